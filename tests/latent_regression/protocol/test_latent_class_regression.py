@@ -16,10 +16,11 @@ from consilience import Columns, Federation, Run
 from consilience.datasets.simulate_latent_classes import simulate_latent_classes
 from consilience.engines.federation import load_run
 from consilience.engines.local import LocalEngine
-from consilience.exceptions import DataError
+from consilience.exceptions import DataError, ProtocolError
 from consilience.latent_regression.protocol import LatentClassRegression
 from consilience.latent_regression.protocol import events as site_events
 from consilience.latent_regression.protocol import result as words
+from consilience.latent_regression.protocol import site as at_site
 from consilience.latent_regression.protocol.result import LatentClassRegressionResult
 from consilience.protocol.method import Preparation
 from consilience.sites.policy import Policy
@@ -415,6 +416,71 @@ def test_own_intercepts_over_sites_are_degrees(seed: int) -> None:
     result = method.run(federation(by_site(table, [5] * 4), "simulation"), seed=0).result
     assert result.n_classes > 1 and words.saved(result).clear > 0
     assert result.verdict == "degrees, not kinds"
+
+
+def odd_noise() -> dict[str, pd.DataFrame]:
+    """One regression, whose t noise looks like classes."""
+    rng = np.random.default_rng(3)
+    entity = np.repeat(np.arange(200), 8)
+    x = rng.normal(size=(len(entity), 2))
+    y = x @ [0.8, -0.4] + rng.standard_t(3, size=len(entity))
+    table = pd.DataFrame(x, columns=FEATURES)
+    table = table.assign(y=y, agent=(entity // 10).astype(str), entity=entity.astype(str))
+    return by_site(table, [5] * 4)
+
+
+@pytest.mark.parametrize("preset", ["simulation", "strict"])
+def test_without_evidence_of_kinds_one_regression_is_kept(preset: str) -> None:
+    """That beside which classes were judged, at all sites; figures are what was judged."""
+    tables = odd_noise()
+
+    def told(n_classes: int | str) -> Run:
+        method = LatentClassRegression(n_classes=n_classes, holdout=0.2)
+        return method.run(federation(tables, preset), seed=0)
+
+    run = told("auto")
+    result = run.result
+    assert result.verdict == "no evidence of kinds" and result.n_replaced > 1
+    assert result.n_classes == 1 and result.class_shares.tolist() == [1.0]
+    assert f"of {result.n_replaced} classes is" in result.summary()
+    assert "One class is kept in their place." in result.summary()
+    assert np.isnan(result.coverage).all() and np.isfinite(result.heldout_mse).any()
+    # one regression with its errors, as one class by itself is fitted to the same events
+    one = told(1).result
+    for name in ("slopes", "intercepts", "coefficient_errors", "intercept_errors", "sigma"):
+        np.testing.assert_allclose(getattr(result, name), getattr(one, name), rtol=0.02, atol=0.002)
+    np.testing.assert_allclose(result.heldout_mse[:, 0], one.heldout_mse[:, 0], rtol=1e-3)
+    for site in tables:
+        kept = run.site(site).predictor
+        np.testing.assert_array_equal(kept.mean, result.mean)
+        assert (run.site(site).values("class") == 1).all()
+    # a number of classes that was asked for stays
+    assert told(3).result.n_classes > 1
+    # nothing is told of the class that is kept
+    lines = [x for x in run.transcript if x.direction == "from-site" and x.step == "keep"]
+    assert all(line.disclosure == "public" for line in lines)
+
+
+def test_a_site_that_misses_what_is_kept_has_the_judged_classes_and_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refusing(message: Any, data: Any, state: Any, site: Any) -> Any:
+        if "0" in data.agent:
+            raise ProtocolError("not now")
+        return at_site.keep.function(message, data, state, site)
+
+    steps = [
+        dataclasses.replace(step, function=refusing) if step.name == "keep" else step
+        for step in LatentClassRegression.steps
+    ]
+    monkeypatch.setattr(LatentClassRegression, "steps", tuple(steps))
+    tables = odd_noise()
+    run = LatentClassRegression(n_classes="auto", holdout=0.2).run(federation(tables), seed=0)
+    first, *others = tables
+    assert run.result.n_classes == 1
+    assert len(run.site(first).predictor.mean) == run.result.n_replaced
+    assert all(len(run.site(site).predictor.mean) == 1 for site in others)
+    assert any(f"those that were judged are kept at {first}" in note for note in run.notes)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

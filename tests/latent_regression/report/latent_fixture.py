@@ -105,6 +105,12 @@ def one_class() -> LatentClassRegressionResult:
     return result_of(1, gain=0.0, merge_path=np.array([[2, 30.0], [1, 12.0]]))
 
 
+def replaced() -> LatentClassRegressionResult:
+    """One class in the place of six, which their intervals were of."""
+    gone = np.full(4, np.nan)
+    return result_of(1, gain=-0.05, n_replaced=6, coverage=gone, interval_width=gone)
+
+
 def small_cells() -> LatentClassRegressionResult:
     """Small sites: some counts by class are kept back, one site takes no part in most rounds."""
     base = result_of()
@@ -174,6 +180,7 @@ CASES: dict[str, Any] = {
         heldout_mse=result_of().heldout_mse[:, [0, 2, 1, 3]], heldout_ahead=np.full(4, -0.05)
     ),
     "one-class": one_class,
+    "replaced": replaced,
     "small-cells": small_cells,
     "not-held-out": not_held_out,
     "withheld-gain": withheld_gain,

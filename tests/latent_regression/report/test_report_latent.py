@@ -68,6 +68,11 @@ def test_every_outcome_can_be_told(case: str) -> None:
         ("no-gain", "caution", "predict held-out events no better than one ridge"),
         ("mixed-models", "plain", "15.0% below that of one ridge"),
         ("one-class", "plain", "no further class was found"),
+        (
+            "replaced",
+            "plain",
+            "The rounds found 6 classes, which predict held-out events not clearly",
+        ),
         ("not-held-out", "caution", "Not measured"),
         ("jumping", "plain", "25.0% below"),
         ("one-site", "good", "at 1 site"),
@@ -193,6 +198,41 @@ def test_kinds_or_degrees_come_first(changes: dict[str, Any], verdict: str, word
     assert headline(result).text.startswith(
         "Kinds, not" if verdict == "kinds" else f"{verdict.capitalize()}: "
     )
+
+
+def test_one_class_is_kept_in_the_place_of_others() -> None:
+    result = CASES["replaced"]()
+    assert "error of 6 classes is 5.0% above that of one ridge" in result.summary()
+    assert "One class is kept in their place." in result.summary()
+    assert "of the 6 classes that the rounds found" in spoken(blocks(result)[HELD_OUT])
+    assert not any("reduction" in name for name, _ in REPORT.facts(run_of(result)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "enough"),
+    [
+        ({"gain": -0.09}, True),
+        ({}, False),  # kinds
+        ({"gain": 0.0, "n_classes": 1}, False),  # it is one
+        # half a unit saved, beyond chance from .26 on: one standard error and less
+        ({"heldout_gain_error": np.full(4, 0.9)}, False),
+        ({"heldout_gain_error": np.full(4, 1.1)}, True),
+        (
+            {
+                "heldout_gain_error": np.full(4, 0.9),
+                "heldout_log_score": np.full((4, 3), -1.7) - [0, 0.1, 0.1],
+            },
+            True,
+        ),
+    ],
+)
+def test_one_class_is_enough_without_evidence_and_a_standard_error(
+    changes: dict[str, Any], enough: bool
+) -> None:
+    result = result_of(**changes)
+    result.heldout_mse[:, MIXED] = 1.1 * result.heldout_mse[:, 0]
+    assert result.one_is_enough == enough
+    assert not enough or result.verdict == "no evidence of kinds"
 
 
 def test_without_held_out_events_kinds_are_not_measured() -> None:

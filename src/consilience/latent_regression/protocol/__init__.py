@@ -17,7 +17,9 @@ round: Round, 1 .. R            ->  takes each entity's own part out of the clas
                                     labels moved, fit of beta, rounded      AGGREGATE
 conclude: Conclude              ->  keeps labels, probabilities and a predictor; judges
   mean (K, F), covariance           its held-out events
-  (K, F, F), psi, sigma2, beta  <-  Concluded: 9 means with errors, rounded  AGGREGATE
+  (K, F, F), psi, sigma2, beta  <-  Concluded: 11 means with errors, rounded AGGREGATE
+keep: Conclude                  ->  "auto", no evidence of kinds: keeps one class instead
+                                <-  Kept: nothing
 ==================================  ====================================================
 
 ``Sums`` hold, by class, the upper triangle of the cross-products of (1, features, response) over
@@ -76,8 +78,6 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
 from consilience.latent_regression.protocol import masked
@@ -87,7 +87,6 @@ from consilience.latent_regression.protocol.messages import (
     MAX_CLASSES,
     MAX_ROUNDS,
     Begin,
-    Conclude,
     Offer,
     Settings,
 )
@@ -114,6 +113,8 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
     ----------
     n_classes : int or "auto"
         Number of classes K; "auto" starts with many and merges while the marginal likelihood rises.
+        Where held-out events are no evidence of kinds, and classes not even a standard error ahead
+        of one ridge there, that is kept in their place.
     n_start : int, optional
         Classes at the beginning: 2K unless given, 18 for "auto".
     start : {"local", "random"}
@@ -184,17 +185,26 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
     level: float = allows(number(above=0, below=1), default=0.9)
 
     name: ClassVar[str] = "latent-class-regression"
-    version: ClassVar[int] = 9
+    version: ClassVar[int] = 10
     title: ClassVar[str] = "Which classes of entities follow which regression?"
-    steps = (at_site.offer, at_site.begin, at_site.round_, at_site.conclude, *masked.STEPS)
+    steps = (
+        at_site.offer,
+        at_site.begin,
+        at_site.round_,
+        at_site.conclude,
+        at_site.keep,
+        *masked.STEPS,
+    )
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
         "round": "any",
         "conclude": "any",
+        "keep": "any",
     }
     absence: ClassVar[str] = (
         "A site that misses the offer or the beginning is left out of it, down to the quorum. One "
         "that misses a round is in the sums by what it sent before, and is asked again. One that "
-        "misses the end keeps no outputs and is not in the held-out figures. With masked sums a "
+        "misses the end keeps no outputs and is not in the held-out figures; one that misses only "
+        "that one class is kept in their place keeps them. With masked sums a "
         "site that is lost after the first of them stops the run."
     )
     leakage: ClassVar[str] = (
@@ -311,29 +321,25 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
         for _ in range(self.average_rounds):
             yield from self._round(ctx, rounds, keep=True)
 
-        ending = rounds.ending()
         # What sites averaged was after all mergers: the way is the same from every site.
-        place = np.full(rounds.k, -1, dtype=np.int64)
-        place[ending.cells] = np.arange(len(ending.cells))
-        last = Conclude(
-            settings=s,
-            mean=relayed(ending.mean, Disclosure.MODEL),
-            covariance=relayed(ending.covariance, Disclosure.MODEL),
-            ridge=relayed(survey.ridge, Disclosure.MODEL),
-            ridge_variance=relayed(survey.sigma2, Disclosure.AGGREGATE),
-            base=relayed(ending.base, Disclosure.AGGREGATE),
-            sigma2=relayed(ending.sigma2, Disclosure.AGGREGATE),
-            delta2=relayed(rounds.delta2, Disclosure.AGGREGATE),
-            beta=rounds.beta,
-            mapping=place,
-        )
+        ending = rounds.ending()
+        last = ending.message(rounds)
+        to = tuple(sorted(rounds.standing)) if ctx.masks is None else ctx.masks.roster
         if ctx.masks is None:
-            everyone = dict.fromkeys(sorted(rounds.standing), last)
-            asked_of_all = Ask("conclude", everyone, to=tuple(everyone))
+            asked_of_all = Ask("conclude", dict.fromkeys(to, last), to=to)
             concluded = ctx.require((yield asked_of_all), at_least=0)
         else:
             concluded = yield from masked.concluded(ctx, last)
-        return build_result(ctx, rounds, ending, concluded)
+        result = build_result(ctx, rounds, ending, concluded)
+        if not (wanted is None and result.one_is_enough):
+            return result
+        one = rounds.one_class(ending)
+        end = Ask("keep", dict.fromkeys(to, one.message(rounds)), to=to)
+        kept = ctx.require((yield end), at_least=0)
+        missing = [site for site in to if site not in kept]
+        if missing:
+            ctx.note(f"Not one class but those that were judged are kept at {', '.join(missing)}.")
+        return build_result(ctx, rounds, one, concluded, n_replaced=result.n_classes)
 
     def _round(
         self,

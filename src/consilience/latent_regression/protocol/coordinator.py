@@ -22,6 +22,7 @@ from consilience.latent_regression.kernels.marginal_likelihood import merge_down
 from consilience.latent_regression.protocol.events import WITHHELD
 from consilience.latent_regression.protocol.messages import (
     MARKS,
+    Conclude,
     Offered,
     Round,
     Settings,
@@ -57,8 +58,8 @@ class Survey:
         there is no intercept.
     sigma2 : float
         Residual variance of one regression for all, in these units.
-    ridge : (F,) array
-        That regression.
+    ridge, covariance : (F,) and (F, F) arrays
+        That regression: mean and covariance of its coefficients, whose prior variance is `sigma2`.
     constant : (p + 1,) bool array
         Features and response that do not vary.
     shared : (p,) bool array
@@ -71,6 +72,7 @@ class Survey:
     scale: FloatArray
     sigma2: float
     ridge: FloatArray
+    covariance: FloatArray
     constant: NDArray[np.bool_]
     shared: NDArray[np.bool_]
 
@@ -111,14 +113,17 @@ def survey_of(offered: Mapping[str, Offered], settings: Settings, n_features: in
 
     first = 0 if settings.fit_intercept else 1
     products, cross = scaled[first:-1, first:-1], scaled[first:-1, -1]
+    sigma2 = model.start_sigma2(products, cross, max(float(scaled[-1, -1]), 0.0), n)
+    # penalty sigma2 / delta2 = 1
+    inverse = np.linalg.inv(products + np.eye(len(products)))
     return Survey(
         sites=tuple(sorted(offered)),
         sizes={site: (float(row[0]), float(row[-2]), float(row[-1])) for site, row in told.items()},
         centre=centre,
         scale=scale,
-        sigma2=model.start_sigma2(products, cross, max(float(scaled[-1, -1]), 0.0), n),
-        # penalty sigma2 / delta2 = 1
+        sigma2=sigma2,
         ridge=np.linalg.solve(products + np.eye(len(products)), cross),
+        covariance=sigma2 * (inverse + inverse.T) / 2,
         constant=constant,
         shared=shared,
     )
@@ -193,21 +198,43 @@ class Ending(NamedTuple):
 
     Attributes
     ----------
-    cells : (K,) int array
-        Cells that are classes in the end, by size.
+    mapping : (k,) int array
+        Final class of each cell, by size; -1: it is none.
     mean, covariance : arrays (K, F), (K, F, F)
         Of their coefficients.
     base : (K,) array
         Shares of the classes, averaged over the last rounds.
-    sigma2 : float
-        Variance of the noise, averaged too.
+    sigma2, delta2 : float
+        Variances of the noise, averaged too, and of the coefficients.
     """
 
-    cells: IntArray
+    mapping: IntArray
     mean: FloatArray
     covariance: FloatArray
     base: FloatArray
     sigma2: float
+    delta2: float
+
+    def summed(self, values: FloatArray) -> FloatArray:
+        """Numbers of the cells (.., k) by class, (.., K)."""
+        is_class = self.mapping >= 0
+        return np.asarray(values[..., is_class] @ np.eye(len(self.mean))[self.mapping[is_class]])
+
+    def message(self, rounds: Rounds) -> Conclude:
+        """Tell the sites."""
+        survey = rounds.survey
+        return Conclude(
+            settings=rounds.settings,
+            mean=relayed(self.mean, Disclosure.MODEL),
+            covariance=relayed(self.covariance, Disclosure.MODEL),
+            ridge=relayed(survey.ridge, Disclosure.MODEL),
+            ridge_variance=relayed(survey.sigma2, Disclosure.AGGREGATE),
+            base=relayed(self.base, Disclosure.AGGREGATE),
+            sigma2=relayed(self.sigma2, Disclosure.AGGREGATE),
+            delta2=relayed(self.delta2, Disclosure.AGGREGATE),
+            beta=rounds.beta,
+            mapping=self.mapping,
+        )
 
 
 class Rounds:
@@ -507,7 +534,16 @@ class Rounds:
         )
         base = np.mean([each.base for each in kept], axis=0)[cells]
         sigma2 = float(np.mean([each.sigma2 for each in kept]))
-        return Ending(cells, mean[cells], covariance[cells], base / base.sum(), sigma2)
+        mapping = np.full(self.k, -1, dtype=np.int64)
+        mapping[cells] = np.arange(len(cells))
+        base = base / base.sum()
+        return Ending(mapping, mean[cells], covariance[cells], base, sigma2, self.delta2)
+
+    def one_class(self, ending: Ending) -> Ending:
+        """One regression in the place of these classes: that which they were judged beside."""
+        one, sigma2 = self.survey, self.survey.sigma2
+        mapping = np.minimum(ending.mapping, 0)
+        return Ending(mapping, one.ridge[None], one.covariance[None], np.ones(1), sigma2, sigma2)
 
     def _note(self, replies: Mapping[str, Sums], moved: float) -> None:
         sums, trace = self.sums, self.trace

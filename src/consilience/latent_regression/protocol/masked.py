@@ -13,6 +13,7 @@ round_total: Round, 1 .. R      ->
                                 <-  ClassTotals; labels that moved, fit of beta AGGREGATE
 conclude_total: Conclude        ->
                                 <-  Losses: 11 figures times events, or none    AGGREGATE
+keep: Conclude                  ->  as in a run in plain
 ==================================  ====================================================
 
 Each reply is judged at the site as in a run in plain, and leaves masked (phase `secure_sums`). All

@@ -194,6 +194,11 @@ class Conclude:
     mapping: NDArray[np.int64] = Public("c", "final class of each cell", kind="int", to="site")
 
 
+@message("latent-class-regression/kept", version=1)
+class Kept:
+    """The site keeps one class in the place of those that were judged."""
+
+
 @message("latent-class-regression/concluded", version=2)
 class Concluded:
     """What the classes are worth on events that were held out."""

@@ -115,6 +115,9 @@ class LatentClassRegressionResult(Result):
     scaling : (3, p) array or empty
         Fill values, centres and scales of the preparation.
     remarks : tuple of str
+    n_replaced : int
+        Classes in whose place one is kept: held-out figures are of them, without coverage and
+        width. 0: of those that are kept.
     """
 
     often = ("n_classes", "sites", "sigma", "verdict", "to_estimator")
@@ -173,11 +176,24 @@ class LatentClassRegressionResult(Result):
     fit_intercept: bool
     scaling: FloatArray
     remarks: tuple[str, ...] = ()
+    n_replaced: int = 0
 
     @property
     def masked(self) -> bool:
         """Whether sums were masked: all sites are then one, `sites` its name."""
         return self.sites == (ALL,)
+
+    @property
+    def n_judged(self) -> int:
+        """Classes that the held-out figures are of."""
+        return self.n_replaced or self.n_classes
+
+    @property
+    def one_is_enough(self) -> bool:
+        """Whether there is no evidence of kinds, and no standard error ahead of one ridge."""
+        gain, score = saved(self), self.pooled_log_score
+        ahead = gain.share > gain.half / Z95 and score[CLASSES] > score[RIDGE]
+        return self.verdict == NO_KINDS and self.n_classes > 1 and not ahead
 
     @property
     def verdict(self) -> str | None:
@@ -195,7 +211,7 @@ class LatentClassRegressionResult(Result):
         ahead, less = lead(self), saved_over(self, MIXED)
         unsure = gain.share > 0 and not math.isfinite(gain.half)
         better = (gain.clear > 0 or unsure) and not score[CLASSES] < score[RIDGE]
-        if self.n_classes > 1 and better:
+        if self.n_judged > 1 and better:
             alike = np.isfinite(self.heldout_mse).all(axis=1) == np.isfinite(self.heldout_ahead)
             if unsure or not (np.isfinite([ahead.half, less.share]).all() and alike.all()):
                 return KINDS_OR_DEGREES
@@ -318,7 +334,7 @@ class LatentClassRegressionResult(Result):
                 "Sites withhold what" if self._measured else "No events were held out, so nothing"
             )
             return f"{none} measures what the classes tell."
-        classes = f"{self.n_classes} classes" if self.n_classes > 1 else "one class"
+        classes = f"{self.n_judged} classes" if self.n_judged > 1 else "one class"
         error, of_lead = _error(gain, ".1%"), _error(ahead, ".3f")
         said = (
             f"{verdict[0].upper()}{verdict[1:]}: on held-out events the squared error of {classes} "
@@ -337,6 +353,8 @@ class LatentClassRegressionResult(Result):
         if verdict == NO_KINDS and self.n_classes > 1:
             said += " Their log score is lower, though." if gain.clear > 0 else ""
             said += " Read the data as one regression: run again with n_classes = 1."
+        if self.n_replaced:
+            said += " One class is kept in their place."
         if verdict == DEGREES and ahead.clear <= 0:
             better = "may fit better" if not ahead.share > 0 else "fits about as well"
             said += f" A mixed model {better}."
@@ -507,43 +525,50 @@ def weighted(result: Any, values: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def build_result(
-    ctx: CoordinatorContext, rounds: Rounds, ending: Ending, concluded: Mapping[str, Concluded]
+    ctx: CoordinatorContext,
+    rounds: Rounds,
+    ending: Ending,
+    concluded: Mapping[str, Concluded],
+    *,
+    n_replaced: int = 0,
 ) -> LatentClassRegressionResult:
     """Put the result together."""
     method, survey, sites, trace = rounds.method, rounds.survey, rounds.survey.sites, rounds.trace
-    cells, sums = ending.cells, rounds.sums
+    k, sums = len(ending.mean), rounds.sums
     units = Units.of(survey.centre, survey.scale, method.fit_intercept)
     coefficients, intercepts, spread = units.raw(ending.mean, ending.covariance)
     errors = np.sqrt(np.maximum(np.diagonal(spread, axis1=1, axis2=2), 0.0))
     # by site: figures, their squared standard errors and effective numbers; sizes of its classes;
     # by status, round and site: its numbers of classes
     figures = np.full((len(sites), 3, N_FIGURES), np.nan)
-    site_sizes = np.full((len(sites), len(cells)), np.nan)
+    site_sizes = np.full((len(sites), k), np.nan)
     by_status = np.zeros((4, len(trace["status"]), len(sites)), dtype=np.int64)
     for b, site in enumerate(sites):
         if site in concluded:
             reply = concluded[site]
             figures[b] = [r.value for r in (reply.figures, reply.variances, reply.effective)]
         if site in rounds.standing:
-            site_sizes[b] = rounds.standing[site].now[cells, -MARKS]
+            site_sizes[b] = ending.summed(rounds.standing[site].now[:, -MARKS])
         for r, told in enumerate(trace["status"]):
             by_status[:, r, b] = told.get(site, 0)
+    if n_replaced:
+        figures[:, :, 7:9] = np.nan  # intervals of classes that are not kept
     nothing = (np.nan, np.nan, np.nan)
     n_events, n_entities, n_agents = np.array([survey.sizes.get(s, nothing) for s in sites]).T
     return LatentClassRegressionResult(
         feature_names=ctx.feature_names,
         target_name=str(ctx.columns.target),
-        n_classes=len(cells),
+        n_classes=k,
         chosen="auto" if isinstance(method.n_classes, str) else "given",
         slopes=coefficients,
         coefficient_errors=errors[:, 1:],
         intercepts=intercepts,
         intercept_errors=errors[:, 0],
-        class_sizes=sums.counts[cells],
-        class_events=sums.n[cells],
+        class_sizes=ending.summed(sums.counts),
+        class_events=ending.summed(sums.n),
         class_shares=ending.base,
         sigma=float(np.sqrt(ending.sigma2)) * units.target_scale,
-        delta=float(np.sqrt(rounds.delta2)),
+        delta=float(np.sqrt(ending.delta2)),
         alpha=rounds.alpha,
         beta=rounds.beta,
         concentration=method.concentration,
@@ -584,7 +609,8 @@ def build_result(
         scale=survey.scale,
         fit_intercept=method.fit_intercept,
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-        remarks=tuple(_remarks(ctx, rounds, len(cells))),
+        remarks=tuple(_remarks(ctx, rounds, k)),
+        n_replaced=n_replaced,
     )
 
 

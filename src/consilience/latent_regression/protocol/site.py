@@ -50,6 +50,7 @@ from consilience.latent_regression.protocol.messages import (
     Begin,
     Conclude,
     Concluded,
+    Kept,
     Offer,
     Offered,
     Round,
@@ -80,6 +81,8 @@ _DIGITS = 1e-11
 NO_SHARE = 1e-290
 """Share of the classes that have been merged away, and are not drawn again."""
 _TINY = np.finfo(float).tiny
+_NEEDED = ("settings", "rows", "seeds", "events", "scaling")
+"""Of the state, what every later step needs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,7 +314,7 @@ def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> t
     moved /= max(int(were.sum()), 1)
     reply, answer = _reply(here, drawn, own, before, site, message, probabilities, moved)
     used = [a for a in state["answers"] if a["round"] == message.used]
-    kept = {name: state[name] for name in ("settings", "rows", "seeds", "events", "scaling")}
+    kept = {name: state[name] for name in _NEEDED}
     kept["answers"] = [*used, answer]
     if message.keep:
         # No classes are merged any more: `mapping` is that of the reply in use, maybe an old one.
@@ -457,6 +460,33 @@ def conclude(
         if not here.hidden:
             raise
         figures = _no_figures()
+    _keep(message, here, data, scaling, classes, known)
+    reply = Concluded(figures=figures.mean, variances=figures.variance, effective=figures.effective)
+    return reply, {name: state[name] for name in _NEEDED}
+
+
+@step("keep", once=True)
+def keep(message: Conclude, data: SiteData, state: State, site: SiteContext) -> tuple[Kept, State]:
+    """Keep one class in the place of the judged ones, and tell nothing of it."""
+    here = _here(message.settings, data, state, site, state.get("scaling"))
+    classes = _classes(message, here.events.n_features + here.s.fit_intercept, here.s.n_cells)
+    if classes.n_classes != 1:
+        raise ProtocolError("classes that were not judged are kept where they are one")
+    everyone = np.ones((here.events.n_entities, 1))
+    _keep(message, here, data, state["scaling"], classes, everyone)
+    return Kept(), {}
+
+
+def _keep(
+    message: Conclude,
+    here: _Here,
+    data: SiteData,
+    scaling: FloatArray,
+    classes: Classes,
+    known: FloatArray,
+) -> None:
+    """Keep labels and predictor at the site; (E, K) probabilities are of events in the sums."""
+    events, site = here.events, here.site
     # What stays here may use the held-out events too: they tell more of their entities.
     final = known
     if events.held.any():
@@ -496,8 +526,6 @@ def conclude(
         feature_names=data.feature_names,
     )
     site.output("predictor", predictor)
-    reply = Concluded(figures=figures.mean, variances=figures.variance, effective=figures.effective)
-    return reply, {}
 
 
 def _classes(message: Conclude, n_design: int, n_cells: int) -> Classes:

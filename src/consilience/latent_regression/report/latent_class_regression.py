@@ -78,6 +78,7 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
             "finite": math.isfinite,
             "plots": figures_latent,
             "k": k,
+            "judged": result.n_judged,
             "classes": plural(k, "class", "classes"),
             "class_names": [f"class {j + FIRST}" for j in range(k)],
             "sites": ALL if result.masked else plural(len(sites), "site"),
@@ -137,7 +138,7 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
             ("rounds of labels", f"{result.rounds_run:,}"),
             ("noise (standard deviation)", numbers([result.sigma])[0]),
         ]
-        if n_telling(result):
+        if n_telling(result) and not result.n_replaced:
             facts.append(
                 ("reduction of held-out error against one ridge", percent(saved(result).share))
             )
