@@ -168,7 +168,7 @@ def cuts_to_tell(
         added = [added[place] for place in places]
     found = sorted([*cuts, *added])
     while added:
-        ruled = _ruled_bin(x, found, max_share)
+        ruled = _ruled_bin(x, np.repeat(values, times), found, max_share)
         if ruled is None:
             break
         # The bin grows until others in it differ as much; edges told before stay.
@@ -194,16 +194,19 @@ def common_first(groups: Sequence[FloatArray], candidates: FloatArray, least: in
     return np.array([*shared, *(cut for cut in candidates.tolist() if cut not in shared)])
 
 
-def _ruled_bin(x: FloatArray, cuts: Sequence[float], max_share: float) -> int | None:
+def _ruled_bin(
+    x: FloatArray, ascending: FloatArray, cuts: Sequence[float], max_share: float
+) -> int | None:
     """Bin of a row that has too much of what x, or x^2, sum to about a constant for each bin."""
     of = np.searchsorted(cuts, x, side="right")
-    order = np.argsort(x, kind="stable")
     sizes = np.bincount(of, minlength=len(cuts) + 1)
-    middle = order[np.minimum(np.cumsum(sizes) - sizes + sizes // 2, len(x) - 1)]
-    for f in (x, (x - x.mean()) ** 2, (x - x[order[len(x) // 2]]) ** 2):
+    middle = ascending[np.minimum(np.cumsum(sizes) - sizes + sizes // 2, len(x) - 1)]
+    for about in (None, x.mean(), ascending[len(x) // 2]):
+        f, at_middle = ((v if about is None else (v - about) ** 2) for v in (x, middle))
         means = np.bincount(of, f, minlength=len(sizes)) / np.maximum(sizes, 1)
-        for centre in (means, f[middle]):
-            away = np.abs(f - centre[of])
+        for centre in (means, at_middle):
+            away = centre[of]
+            np.abs(np.subtract(f, away, out=away), out=away)
             largest = int(away.argmax())
             if not away[largest] <= max_share * away.sum():
                 return int(of[largest])

@@ -485,8 +485,8 @@ def _about_memory(table: Table, data: SiteData, policy: Policy) -> list[str]:
         return []
     return [
         f"A run holds {table.n_rows:,} rows of the study's columns in memory: it takes about "
-        f"{needed / 1e9:.1f} GB at this site for means and standard deviations, about three times "
-        "as much for a pooled regression, and five times as much for a description."
+        f"{needed / 1e9:.1f} GB at this site for means and standard deviations, about half as "
+        "much again for a description, and twice as much for a pooled regression."
     ]
 
 
