@@ -260,6 +260,46 @@ def test_agents_that_differ_by_degrees_are_no_kinds(agents: int) -> None:
         assert said.random == "intercepts and slopes of entities and agents"
 
 
+def degrees_of_agents(rng: np.random.Generator, sizes: tuple[float, float]) -> Any:
+    """Ten agents of ten entities, with own intercepts and slopes: x, y, entity, agent."""
+    entity = np.repeat(np.arange(100), 8)
+    agent = entity // 10
+    x = rng.normal(size=(len(entity), 3))
+    y = 0.5 + x[:, :2] @ [0.8, -0.4] + sizes[0] * rng.normal(size=10)[agent]
+    for j in range(3):
+        y = y + sizes[1] * rng.normal(size=10)[agent] * x[:, j]
+    return x, y, entity, agent
+
+
+@pytest.mark.parametrize("seed", [8, 9])
+def test_kinds_are_ahead_of_every_mixed_model(seed: int) -> None:
+    """With t noise one class had the highest log density of these, and far more squared error."""
+    rng = np.random.default_rng(seed)
+    x, y, entity, agent = degrees_of_agents(rng, (0.7, 0.5))
+    rng.standard_t(3, size=len(y))
+    y = y + rng.standard_t(3, size=len(y))
+    fit = LatentClassRegressor(
+        "auto", noise="t", random_effects="slopes", n_restarts=2, random_state=seed
+    )
+    said = fit.fit(x, y, entity=entity, agent=agent).evidence_
+    assert said.verdict == "degrees, not kinds"
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("seed", [6, 13])
+def test_classes_that_predict_worse_than_one_regression_are_not_kept(seed: int) -> None:
+    """Agents differ by degrees, and in noise: the mixed model alone is ahead of one regression."""
+    rng = np.random.default_rng(seed)
+    x, y, entity, agent = degrees_of_agents(rng, (1.0, 0.7))
+    y = y + np.exp(rng.normal(size=10))[agent] * rng.normal(size=len(y))
+    fit = LatentClassRegressor("auto", n_restarts=1, random_state=seed)
+    said = fit.fit(x, y, entity=entity, agent=agent).evidence_
+    assert said.verdict == "degrees, not kinds" and said.to_one.saved < 0
+    assert fit.n_classes_ == 1 and "One class is fitted" in fit.summary()
+    worse = said.to_one.saved < -said.to_one.saved_error
+    assert ("classes predict worse than one regression" in fit.summary()) == worse
+
+
 def test_kinds_at_few_agents_are_kinds() -> None:
     """Two classes at agents that have more or less of each: theirs cannot stand for them."""
     for seed in range(3):

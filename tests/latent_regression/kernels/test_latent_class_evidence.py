@@ -191,6 +191,25 @@ def test_mixed_scores_are_those_of_the_textbook(
         assert found.error[e] == pytest.approx(error, rel=1e-9)
 
 
+@pytest.mark.parametrize("times", [1e4, 1e-3])
+def test_a_column_in_other_units_has_the_same_own_coefficients(times: float) -> None:
+    """A column ten thousand times as large had none: its variance was below what counts as none."""
+    rows = of_agents(grouped(1, 50, spread=(0.7, 0.5, 0.6)), 1)
+    other = rows._replace(x=rows.x * [1.0, times, 1.0])
+    u = stream(4, "halves").random(len(rows.y))
+    fits, scores = [], []
+    for one in (rows, other):
+        fits.append(ev.mixed_model(blocks(one), [0, 1], [0, 1]))
+        halves = ev.halves_of(one, blocks(one), u)
+        assert halves is not None
+        scores.append(ev.mixed_scores(fits[-1], halves))
+    np.testing.assert_allclose(scores[1].log_score, scores[0].log_score, rtol=1e-6)
+    units = np.array([1.0, times, 1.0])
+    assert fits[0].between[1, 1] > 0
+    np.testing.assert_allclose(fits[1].between * units[:, None] * units, fits[0].between, rtol=1e-6)
+    assert fits[1].deviance == pytest.approx(fits[0].deviance + 2 * np.log(times), abs=1e-6)
+
+
 @pytest.mark.parametrize("noise", [2.0, np.array([0.5, 2.0, 0.9])])
 def test_class_scores_are_those_of_the_textbook(left: Any, noise: Any) -> None:
     """Harmonic means over two sweeps, one of them with a class of a single entity."""
@@ -264,7 +283,7 @@ def difference(log_score: float, saved: float, clear: bool) -> ev.Difference:
             True,
             "but not clearly better than a mixed model with random intercep",
         ),
-        (ev.DEGREES, 3, False, True, "3 classes predict not clearly better than one regression"),
+        (ev.DEGREES, 3, False, True, "3 classes do not predict clearly better than one regression"),
         (
             ev.DEGREES,
             1,
@@ -272,7 +291,7 @@ def difference(log_score: float, saved: float, clear: bool) -> ev.Difference:
             True,
             "a mixed model with random intercepts predicts better than one",
         ),
-        (ev.NO_KINDS, 1, False, False, "predicts not clearly better than one regression"),
+        (ev.NO_KINDS, 1, False, False, "does not predict clearly better than one regression"),
     ],
 )
 def test_sentences(verdict: str, k: int, to_one: bool, mixed_to_one: bool, words: str) -> None:

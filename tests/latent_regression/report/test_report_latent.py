@@ -214,6 +214,8 @@ def test_one_class_is_kept_in_the_place_of_others() -> None:
         ({"gain": -0.09}, True),
         ({}, False),  # kinds
         ({"gain": 0.0, "n_classes": 1}, False),  # it is one
+        ({"gain": -0.09, "mixed": 0.7}, True),  # degrees: the mixed model alone is ahead
+        ({"mixed": 0.7}, False),  # degrees, and the classes are ahead
         # half a unit saved, beyond chance from .26 on: one standard error and less
         ({"heldout_gain_error": np.full(4, 0.9)}, False),
         ({"heldout_gain_error": np.full(4, 1.1)}, True),
@@ -226,13 +228,16 @@ def test_one_class_is_kept_in_the_place_of_others() -> None:
         ),
     ],
 )
-def test_one_class_is_enough_without_evidence_and_a_standard_error(
+def test_one_class_is_enough_unless_classes_are_a_standard_error_ahead(
     changes: dict[str, Any], enough: bool
 ) -> None:
-    result = result_of(**changes)
-    result.heldout_mse[:, MIXED] = 1.1 * result.heldout_mse[:, 0]
+    given = dict(changes)
+    mixed = given.pop("mixed", 1.1)
+    result = result_of(**given)
+    result.heldout_mse[:, MIXED] = mixed * result.heldout_mse[:, 0]
     assert result.one_is_enough == enough
-    assert not enough or result.verdict == "no evidence of kinds"
+    verdict = "no evidence of kinds" if mixed > 1 else "degrees, not kinds"
+    assert not enough or result.verdict == verdict
 
 
 def test_without_held_out_events_kinds_are_not_measured() -> None:

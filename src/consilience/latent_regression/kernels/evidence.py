@@ -108,6 +108,20 @@ class MixedFit:
     outer: tuple[FloatArray, FloatArray]
     agent: IntArray
 
+    def in_units(self, size: FloatArray) -> MixedFit:
+        """The same fit of columns that are (F,) times as large."""
+        square = size[:, None] * size
+        return replace(
+            self,
+            mean=self.mean / size,
+            ratio=self.ratio / square,
+            between=self.between / square,
+            deviance=self.deviance + 2.0 * float(np.log(size).sum()),
+            precision=self.precision * square,
+            inner=(self.inner[0] * square, self.inner[1] * size),
+            outer=(self.outer[0] * square, self.outer[1] * size),
+        )
+
 
 class _State(NamedTuple):
     """What the likelihood and its slopes need, for G of the entities and of the agents."""
@@ -154,7 +168,16 @@ def mixed_model(
     """
     columns = [np.asarray(j, dtype=np.int64) for j in (random, between)]
     ratios = [np.zeros((len(j), len(j))) for j in columns]
-    now = _state(blocks, columns, ratios, penalty)
+    # in units in which all columns have one mean square: variances are comparable then
+    squares = np.diagonal(blocks.products, axis1=1, axis2=2).sum(axis=0)
+    size = np.sqrt(np.where(squares > 0, squares, 1.0) / max(float(blocks.n.sum()), 1.0))
+    penalties = penalty / size**2
+    blocks = replace(
+        blocks,
+        products=blocks.products / (size[:, None] * size),
+        cross=blocks.cross / size,
+    )
+    now = _state(blocks, columns, ratios, penalties)
     levels = [level for level, j in enumerate(columns) if len(j)]
     for _ in range(_STEPS if levels else 0):
         start = now.fit.deviance
@@ -163,13 +186,13 @@ def mixed_model(
             for step in _steps(ratios[level], now.slopes[level], now.information[level]):
                 trial = [*ratios]
                 trial[level] = _semidefinite(ratios[level] + step)
-                found = _state(blocks, columns, trial, penalty)
+                found = _state(blocks, columns, trial, penalties)
                 if found.fit.deviance < before - gain:
                     ratios, now = trial, found
                     break
         if now.fit.deviance >= start - gain:
             break
-    return now.fit
+    return now.fit.in_units(size)
 
 
 def _steps(ratio: FloatArray, slope: FloatArray, information: FloatArray) -> Iterator[FloatArray]:
@@ -253,7 +276,7 @@ def _pull(
 
 
 def _state(
-    blocks: Blocks, columns: Sequence[IntArray], ratios: Sequence[FloatArray], penalty: float
+    blocks: Blocks, columns: Sequence[IntArray], ratios: Sequence[FloatArray], penalty: FloatArray
 ) -> _State:
     """Restricted deviance at G, its slopes and its expected second derivatives."""
     f, agent = blocks.n_features, np.arange(blocks.n_entities)
@@ -265,7 +288,7 @@ def _state(
         for total, part in zip(sums, entities.left, strict=True):
             np.add.at(total, agent, part)
     agents = _level(*sums, columns[1], ratios[1])
-    precision = agents.left[0].sum(axis=0) + penalty * np.eye(f)
+    precision = agents.left[0].sum(axis=0) + np.diag(penalty)
     linear = agents.left[1].sum(axis=0)
     mean = np.linalg.solve(precision, linear)
     free = max(float(blocks.n.sum()) - f, 1.0)
@@ -727,15 +750,14 @@ class Evidence:
     Attributes
     ----------
     verdict : {"kinds", "degrees, not kinds", "no evidence of kinds"}
-        Kinds, where classes predict better than one regression, and than the mixed model by their
-        log density without more squared error. Degrees, where classes or the mixed model predict
-        better than one regression.
+        Kinds, where classes predict better than one regression, and than every mixed model by
+        their log density without more squared error. Degrees, where classes or the mixed model
+        predict better than one regression.
     n_classes : int
         Classes that were compared.
     one_is_enough : bool
-        Whether there is no evidence of kinds, and classes are not even a standard error ahead of
-        one regression in both figures; or, where classes have degrees or t noise, one class of the
-        same model predicts as well.
+        Whether classes are not even a standard error ahead of one regression in both figures; or,
+        where classes have degrees or t noise, one class of the same model predicts as well.
     n_entities : int
         Entities that were left out in turn.
     curved : bool
@@ -743,8 +765,9 @@ class Evidence:
         and mixed model have them then.
     random : {"intercepts", "intercepts and slopes", "intercepts of entities and agents", \
 "intercepts and slopes of entities and agents", "the same model of one class"}
-        Of the mixed model: what predicts best. Agents have coefficients of their own where there
-        are several with several entities. The last is there for classes with degrees or t noise.
+        Of the mixed model: what predicts best, of those that classes are not ahead of if there are
+        any. Agents have coefficients of their own where there are several, and one has several
+        entities. The last is there for classes with degrees or t noise.
     log_score, error : dict of float
         Mean log density and mean squared error by event (in the units of y) of ``one regression``,
         ``mixed model`` and ``classes``.
@@ -776,11 +799,13 @@ class Evidence:
             said = f"{k} predict better than {one} {beside_one}, but not clearly better than "
             said += f"{mixed} {beside_mixed}"
         else:
-            better = "better" if self.mixed_to_one.clear else "not clearly better"
-            said = f"{mixed} predicts {better} than {one} {self.mixed_to_one.told}"
+            better = "predicts" if self.mixed_to_one.clear else "does not predict clearly"
+            said = f"{mixed} {better} better than {one} {self.mixed_to_one.told}"
             if self.n_classes > 1:
                 ahead = ", though by more than a standard error" if self.to_one.ahead else ""
-                said = f"{k} predict not clearly better than {one} {beside_one}{ahead}; {said}"
+                worse = self.to_one.saved < -self.to_one.saved_error
+                better = "predict worse" if worse else "do not predict clearly better"
+                said = f"{k} {better} than {one} {beside_one}{ahead}; {said}"
         if self.curved:
             said += "; one regression and mixed model have the squares of the columns too, which "
             said += "predict better than the columns alone: add them"
@@ -848,11 +873,19 @@ def evidence_of(
     regression, *mixed = rivals
     if len(one):
         mixed.append(degree_scores(blocks, one, halves, rng))
-    best = int(np.argmax([scores.log_score.sum() for scores in mixed]))
-    models = {"one regression": regression, "mixed model": mixed[best], "classes": classes}
     n = halves.whole.n.sum()
-    if not all(np.isfinite(part).all() for scores in models.values() for part in scores):
+    if not all(
+        np.isfinite(part).all() for scores in (classes, regression, *mixed) for part in scores
+    ):
         return None
+
+    def beats(other: Difference) -> bool:
+        return other.log_score > _limit(halves) * other.log_error and other.saved > 0
+
+    # Noise with tails makes one class the likeliest of all where own coefficients predict better.
+    beaten = [beats(_difference(classes, rival, halves)) for rival in mixed]
+    best = max(range(len(mixed)), key=lambda i: (not beaten[i], mixed[i].log_score.sum()))
+    models = {"one regression": regression, "mixed model": mixed[best], "classes": classes}
     to_one, to_mixed, mixed_to_one = (
         _difference(model, rival, halves)
         for model, rival in (
@@ -861,11 +894,7 @@ def evidence_of(
             (mixed[best], regression),
         )
     )
-
-    def beats(other: Difference) -> bool:
-        return other.log_score > _limit(halves) * other.log_error and other.saved > 0
-
-    if n_classes > 1 and to_one.clear and beats(to_mixed):
+    if n_classes > 1 and to_one.clear and all(beaten):
         verdict = KINDS
     elif (n_classes > 1 and to_one.clear) or mixed_to_one.clear:
         verdict = DEGREES
@@ -874,9 +903,9 @@ def evidence_of(
     # What is fitted follows another rule than what is said, since few entities often fail to show
     # what predicts much better: the simplest model within a standard error of the best (Breiman,
     # Friedman, Olshen, Stone, Classification and Regression Trees, 1984, section 3.4.3).
-    enough = verdict == NO_KINDS and not (n_classes > 1 and to_one.ahead)
+    enough = not to_one.ahead if n_classes > 1 else verdict == NO_KINDS
     if len(one):
-        enough |= not beats(_difference(classes, mixed[-1], halves))
+        enough |= not beaten[-1]
     return Evidence(
         verdict,
         n_classes,

@@ -190,10 +190,10 @@ class LatentClassRegressionResult(Result):
 
     @property
     def one_is_enough(self) -> bool:
-        """Whether there is no evidence of kinds, and no standard error ahead of one ridge."""
+        """Whether classes are not even a standard error ahead of one ridge."""
         gain, score = saved(self), self.pooled_log_score
         ahead = gain.share > gain.half / Z95 and score[CLASSES] > score[RIDGE]
-        return self.verdict == NO_KINDS and self.n_classes > 1 and not ahead
+        return self.verdict in (NO_KINDS, DEGREES) and self.n_classes > 1 and not ahead
 
     @property
     def verdict(self) -> str | None:
