@@ -56,6 +56,17 @@ def by_site(frame: pd.DataFrame, sizes: Sequence[int]) -> dict[str, pd.DataFrame
     }
 
 
+def odd_noise() -> dict[str, pd.DataFrame]:
+    """One regression, whose t noise looks like classes."""
+    rng = np.random.default_rng(3)
+    entity = np.repeat(np.arange(200), 8)
+    x = rng.normal(size=(len(entity), 2))
+    y = x @ [0.8, -0.4] + rng.standard_t(3, size=len(entity))
+    table = pd.DataFrame(x, columns=["x1", "x2"])
+    table = table.assign(y=y, agent=(entity // 10).astype(str), entity=entity.astype(str))
+    return by_site(table, [5] * 4)
+
+
 def federation(
     tables: Mapping[str, pd.DataFrame], policy: str | Policy = "simulation", **changes: Any
 ) -> Federation:

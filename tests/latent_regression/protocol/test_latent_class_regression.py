@@ -27,7 +27,7 @@ from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.sites.site_store import DiskStore
 from consilience.testing.fakes import array_loader
-from tests.latent_regression.protocol.latent import COLUMNS, by_site, events, federation
+from tests.latent_regression.protocol.latent import COLUMNS, by_site, events, federation, odd_noise
 
 FEATURES = ["x1", "x2"]
 SIZES = [4, 4]
@@ -416,17 +416,6 @@ def test_own_intercepts_over_sites_are_degrees(seed: int) -> None:
     result = method.run(federation(by_site(table, [5] * 4), "simulation"), seed=0).result
     assert result.n_classes > 1 and words.saved(result).clear > 0
     assert result.verdict == "degrees, not kinds"
-
-
-def odd_noise() -> dict[str, pd.DataFrame]:
-    """One regression, whose t noise looks like classes."""
-    rng = np.random.default_rng(3)
-    entity = np.repeat(np.arange(200), 8)
-    x = rng.normal(size=(len(entity), 2))
-    y = x @ [0.8, -0.4] + rng.standard_t(3, size=len(entity))
-    table = pd.DataFrame(x, columns=FEATURES)
-    table = table.assign(y=y, agent=(entity // 10).astype(str), entity=entity.astype(str))
-    return by_site(table, [5] * 4)
 
 
 @pytest.mark.parametrize("preset", ["simulation", "strict"])

@@ -27,7 +27,14 @@ from consilience.testing.fakes import scripted
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Request
 from tests.granted import granted
-from tests.latent_regression.protocol.latent import COLUMNS, by_site, events, federation, study
+from tests.latent_regression.protocol.latent import (
+    COLUMNS,
+    by_site,
+    events,
+    federation,
+    odd_noise,
+    study,
+)
 
 # Rounds of a run: 1 opening, 2 introductions, 3 meeting, then a sum and its opening in turns.
 OFFER, BEGIN, ROUND = 4, 6, 8
@@ -148,6 +155,18 @@ def test_figures_on_held_out_events_are_those_over_all_sites() -> None:
     error = np.sqrt((part**2 * a.heldout_gain_error**2).sum())
     assert b.heldout_gain_error[0] == pytest.approx(error, rel=1e-9)
     assert b.heldout_effective[0] == pytest.approx(a.heldout_effective.sum(), rel=1e-9)
+
+
+@pytest.mark.slow
+def test_without_evidence_of_kinds_one_regression_is_kept_as_in_plain() -> None:
+    """Every site has it, and says nothing more: no sum goes with it."""
+    plain, masked = both(odd_noise(), n_classes="auto", holdout=0.2, start="random", rounds=12)
+    assert plain.result.n_replaced == masked.result.n_replaced > 1
+    check_equal(masked.result, plain.result)
+    for site in odd_noise():
+        assert len(masked.site(site).predictor.mean) == 1
+    lines = [line for line in masked.transcript if line.step == "keep"]
+    assert lines and not [line for line in lines if line.direction == "from-site" and line.field]
 
 
 def test_classes_that_some_sites_withhold_are_the_sums_of_the_others() -> None:
