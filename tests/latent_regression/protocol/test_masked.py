@@ -157,7 +157,6 @@ def test_figures_on_held_out_events_are_those_over_all_sites() -> None:
     assert b.heldout_effective[0] == pytest.approx(a.heldout_effective.sum(), rel=1e-9)
 
 
-@pytest.mark.slow
 def test_without_evidence_of_kinds_one_regression_is_kept_as_in_plain() -> None:
     """Every site has it, and says nothing more: no sum goes with it."""
     plain, masked = both(odd_noise(), n_classes="auto", holdout=0.2, start="random", rounds=12)
