@@ -99,8 +99,8 @@ class EntryCurve:
         Standard errors from elsewhere, as where folds are single entries.
     table_se : (q,) array, optional
         Standard errors of the means for a table of other rows and columns: squared errors of one
-        row hang together, and so do those of one column (Cameron, Gelbach and Miller 2011, two-way
-        clusters). The spread over folds does not see this.
+        row are correlated, and so are those of one column (Cameron, Gelbach and Miller 2011,
+        two-way clusters). The spread over folds does not see this.
     column_gain : (q,) array, optional
         By which share of its error at the simplest parameter a column's error falls, mean over held
         entries.
@@ -162,7 +162,7 @@ class EntryCurve:
         """Standard error of the mean, from the spread over folds, (q,); NaN for a single fold.
 
         It is for other folds of this table, and too small for other tables: folds share rows and
-        columns, whose errors hang together, and most of what they learn from. See `table_se`.
+        columns, whose errors are correlated, and most of what they learn from. See `table_se`.
         """
         if self.given_se is not None:
             return self.given_se
@@ -476,7 +476,7 @@ class _Spread:
     def standard_errors(
         self, totals: FloatArray, row_counts: IntArray, column_counts: IntArray
     ) -> FloatArray:
-        """Standard errors of means where errors of a row, and of a column, hang together, (q,).
+        """Standard errors of means where errors of a row, and of a column, are correlated, (q,).
 
         With d the squared errors less their mean: the sum of ``d_e d_f`` over all pairs of entries
         in one row or in one column, and at least that over single entries.

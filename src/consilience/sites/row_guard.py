@@ -548,7 +548,7 @@ def failing(
     Raises
     ------
     DataError
-        The rows themselves hang together with a column that was told: no column can be left out.
+        The rows themselves depend on a column that was told: no column can be left out.
     """
     known = np.zeros_like(asked) if again is None else again
     hidden, surplus = np.zeros((2, len(asked)), dtype=bool)

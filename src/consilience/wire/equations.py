@@ -1,4 +1,4 @@
-"""Columns that hang together by an equation which holds for all records but few.
+"""Columns that are tied by an equation which holds for all records but few.
 
 The sum of what an equation leaves over is then of these few records, and with products of columns
 so is its product with another column. `moment_facts` looks at columns of two values and at pairs;

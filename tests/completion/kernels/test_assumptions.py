@@ -67,7 +67,7 @@ def test_noise_along_an_order(what: str) -> None:
     x = white(0, 40, 30) @ along.T
     x = x if what == "columns" else x.T
     said = along_an_order(x)
-    assert said is not None and said.startswith(f"neighbouring {what} still hang together")
+    assert said is not None and said.startswith(f"neighbouring {what} are still correlated")
     order = np.random.default_rng(1).permutation(30)
     assert along_an_order(x[:, order] if what == "columns" else x[order]) is None
 

@@ -16,7 +16,7 @@ from consilience import Columns, Federation, Run
 from consilience.datasets.simulate_latent_classes import simulate_latent_classes
 from consilience.engines.federation import load_run
 from consilience.engines.local import LocalEngine
-from consilience.exceptions import DataError, ProtocolError
+from consilience.exceptions import DataError, ProtocolError, RunError
 from consilience.latent_regression.protocol import LatentClassRegression
 from consilience.latent_regression.protocol import events as site_events
 from consilience.latent_regression.protocol import result as words
@@ -450,16 +450,17 @@ def test_without_evidence_of_kinds_one_regression_is_kept(preset: str) -> None:
     assert all(line.disclosure == "public" for line in lines)
 
 
-def test_a_site_that_misses_what_is_kept_has_the_judged_classes_and_is_named(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("missed", ["keep", "conclude"])
+def test_a_site_that_misses_the_end_or_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch, missed: str
 ) -> None:
     def refusing(message: Any, data: Any, state: Any, site: Any) -> Any:
         if "0" in data.agent:
             raise ProtocolError("not now")
-        return at_site.keep.function(message, data, state, site)
+        return getattr(at_site, missed).function(message, data, state, site)
 
     steps = [
-        dataclasses.replace(step, function=refusing) if step.name == "keep" else step
+        dataclasses.replace(step, function=refusing) if step.name == missed else step
         for step in LatentClassRegression.steps
     ]
     monkeypatch.setattr(LatentClassRegression, "steps", tuple(steps))
@@ -467,9 +468,15 @@ def test_a_site_that_misses_what_is_kept_has_the_judged_classes_and_is_named(
     run = LatentClassRegression(n_classes="auto", holdout=0.2).run(federation(tables), seed=0)
     first, *others = tables
     assert run.result.n_classes == 1
-    assert len(run.site(first).predictor.mean) == run.result.n_replaced
     assert all(len(run.site(site).predictor.mean) == 1 for site in others)
-    assert any(f"those that were judged are kept at {first}" in note for note in run.notes)
+    named = any(f"those that were judged are kept at {first}" in note for note in run.notes)
+    assert named == (missed == "keep")
+    if missed == "keep":
+        assert len(run.site(first).predictor.mean) == run.result.n_replaced
+    else:  # it keeps nothing, so nothing takes a place
+        assert not any(x.step == "keep" and x.site == first for x in run.transcript)
+        with pytest.raises(RunError, match="is kept here"):
+            _ = run.site(first).predictor
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -15,7 +15,11 @@ from matplotlib.figure import Figure
 from consilience import Columns, Federation, LatentClassRegression, LatentClassRegressor
 from consilience import report as room
 from consilience.datasets.simulate_wards import FEATURES, simulate_wards
-from consilience.latent_regression.protocol.result import MIXED, Saved
+from consilience.latent_regression.protocol.result import (
+    MIXED,
+    LatentClassRegressionResult,
+    Saved,
+)
 from consilience.latent_regression.report import figures_latent
 from consilience.latent_regression.report import latent_class_regression as words
 from consilience.protocol.mean_and_sd import MeanAndSDResult
@@ -71,7 +75,7 @@ def test_every_outcome_can_be_told(case: str) -> None:
         (
             "replaced",
             "plain",
-            "The rounds found 6 classes, which predict held-out events not clearly",
+            "The rounds found 6 classes, which predict held-out events worse",
         ),
         ("not-held-out", "caution", "Not measured"),
         ("jumping", "plain", "25.0% below"),
@@ -206,6 +210,47 @@ def test_one_class_is_kept_in_the_place_of_others() -> None:
     assert "One class is kept in their place." in result.summary()
     assert "of the 6 classes that the rounds found" in spoken(blocks(result)[HELD_OUT])
     assert not any("reduction" in name for name, _ in REPORT.facts(run_of(result)))
+
+
+def replaced_with(**changes: Any) -> LatentClassRegressionResult:
+    return dataclasses.replace(CASES["replaced"](), **changes)
+
+
+def test_why_one_class_is_kept_is_what_held_out_events_say() -> None:
+    worse = replaced_with()
+    assert words.saved(worse).clear == -1
+    assert "predict held-out events worse (5.0% more squared error)" in answered(headline(worse))
+    unsure = replaced_with(heldout_gain_error=np.full(4, 1.0))
+    assert "held-out events not clearly better (5.0% more squared error)" in answered(
+        headline(unsure)
+    )
+    lower = replaced_with(
+        heldout_gain=result_of().heldout_gain,
+        heldout_mse=result_of().heldout_mse,
+        heldout_log_score=np.full((4, 3), -1.7) - [0, 0.1, 0.1],
+    )
+    assert words.saved(lower).clear == 1
+    assert "(25.0%) but the lower log score; it is kept" in answered(headline(lower))
+    assert lower.summary().count("Their log score is lower, though.") == 1
+
+
+def test_a_mixed_model_that_predicts_better_is_told_beside_one_class_too() -> None:
+    kept = replaced_with(heldout_ahead=np.full(4, -0.05))
+    kept.heldout_mse[:, MIXED] = 0.7 * kept.heldout_mse[:, 0]
+    assert kept.verdict == "degrees, not kinds"
+    (said,) = (s for s in headline(kept).more if "log density" in s)
+    assert "A mixed model predicts better" in said and "under the classes is 0.05" in said
+    alone = result_of(1, gain=0.0, heldout_ahead=np.full(4, -0.05))
+    alone.heldout_mse[:, MIXED] = 0.7 * alone.heldout_mse[:, 0]
+    assert any("under the class is 0.05" in s for s in headline(alone).more)
+    assert not any("mixed model" in s for s in headline(CASES["one-class"]()).more)
+
+
+def test_one_class_has_no_mixtures_of_agents() -> None:
+    told = blocks_of("replaced")["Entities of each site"]
+    assert "mixtures" not in spoken(told) and "itself knows their class" not in spoken(told)
+    assert told.picture is None
+    assert "mixtures" in spoken(blocks_of("gain")["Which entities belong to which class"])
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ rows which were chosen for being apart are so.
 
 Over several partitions of the same rows what the statistic is above the mean of its draws is
 averaged, and so is that of each draw: the normals of a row are the same in all of them, so that
-draws hang together over partitions as the rows do, or nearly. Halves of two splits have half of
-their rows in common, and statistics of rows hang together by half of how alike (a correlation over
+draws are correlated over partitions as the rows are, or nearly. Halves of two splits have half of
+their rows in common, and statistics of rows are correlated by half of how alike (a correlation over
 the same draws) their partitions are; draws of few rows, which take the correlation of one half
 each, do so less. The mean over P splits has ``(1 + (P - 1) alike) / (2 P)`` of the variance of one,
 and draws are spread at least as much. Beside unrelated columns that is not enough:

@@ -179,7 +179,7 @@ def _may_leave(x: FloatArray, limits: Limits, coded: Sequence[Coded], m: int) ->
 
 
 def _of_few(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> bool:
-    """Whether columns of a group hang together but for few; of all rows the guard knows."""
+    """Whether columns of a group depend on one another but for few; of all rows the guard knows."""
     if limits.max_detection == np.inf:
         return False
     joint = np.ones(x.shape[1], dtype=bool)

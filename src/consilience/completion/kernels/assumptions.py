@@ -75,7 +75,7 @@ HOW = {
 
 
 def along_an_order(residual: FloatArray) -> str | None:
-    """Neighbouring columns, or rows, that hang together more than any two of them.
+    """Neighbouring columns, or rows, that are correlated more than any two of them.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def along_an_order(residual: FloatArray) -> str | None:
         apart = found[0] - found[1:].mean()
         if abs(apart) > _ALONG and abs(apart) > 5.0 * found[1:].std():
             return (
-                f"neighbouring {what} still hang together in what the fit leaves (mean correlation "
+                f"neighbouring {what} are still correlated in what the fit leaves (on average "
                 f"{found[0]:.2f}, of any two {found[1:].mean():.2f}): noise that goes along an "
                 "order is taken for components, and too many are chosen; difference or whiten "
                 f"along the {what}, or hold out whole stretches: {HOW[what]}"
@@ -110,7 +110,7 @@ def along_an_order(residual: FloatArray) -> str | None:
 
 
 def along_columns(x: FloatArray, most: int) -> bool:
-    """Whether neighbouring columns hang together, whatever number of components is taken off.
+    """Whether neighbouring columns are correlated, whatever number of components is taken off.
 
     Components that describe such noise leave nothing of it: it shows before they are taken.
 

@@ -854,7 +854,7 @@ def evidence_of(
             classes = class_scores(blocks, sweeps, halves)
         else:
             classes = degree_scores(blocks, sweeps, halves, rng)
-        own = (0,), tuple(range(f)) if f <= MOST_COLUMNS else (0,)
+        own = dict.fromkeys([(0,), tuple(range(f)) if f <= MOST_COLUMNS else (0,)])
         nested = 1 < blocks.n_agents < blocks.n_entities
         random = [(j, j if level else ()) for level in range(1 + nested) for j in own]
         rivals = [_rival(blocks, halves, *j) for j in (((), ()), *random)]

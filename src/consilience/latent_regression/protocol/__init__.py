@@ -18,7 +18,7 @@ round: Round, 1 .. R            ->  takes each entity's own part out of the clas
 conclude: Conclude              ->  keeps labels, probabilities and a predictor; judges
   mean (K, F), covariance           its held-out events
   (K, F, F), psi, sigma2, beta  <-  Concluded: 11 means with errors, rounded AGGREGATE
-keep: Conclude                  ->  "auto", no evidence of kinds: keeps one class instead
+keep: Conclude                  ->  "auto", classes not ahead: keeps one class instead
                                 <-  Kept: nothing
 ==================================  ====================================================
 
@@ -113,8 +113,9 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
     ----------
     n_classes : int or "auto"
         Number of classes K; "auto" starts with many and merges while the marginal likelihood rises.
-        Where held-out events are no evidence of kinds, and classes not even a standard error ahead
-        of one ridge there, that is kept in their place.
+        One class is kept in their place where held-out events are no evidence of kinds (or show
+        degrees), unless classes save more than a standard error of one ridge's squared error there
+        and have a higher log score.
     n_start : int, optional
         Classes at the beginning: 2K unless given, 18 for "auto".
     start : {"local", "random"}
@@ -334,6 +335,7 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
         if not (wanted is None and result.one_is_enough):
             return result
         one = rounds.one_class(ending)
+        to = to if ctx.masks is not None else tuple(sorted(concluded))  # others keep nothing
         end = Ask("keep", dict.fromkeys(to, one.message(rounds)), to=to)
         kept = ctx.require((yield end), at_least=0)
         missing = [site for site in to if site not in kept]

@@ -190,7 +190,7 @@ class LatentClassRegressionResult(Result):
 
     @property
     def one_is_enough(self) -> bool:
-        """Whether classes are not even a standard error ahead of one ridge."""
+        """Whether classes do not save a standard error of one ridge's, with a higher log score."""
         gain, score = saved(self), self.pooled_log_score
         ahead = gain.share > gain.half / Z95 and score[CLASSES] > score[RIDGE]
         return self.verdict in (NO_KINDS, DEGREES) and self.n_classes > 1 and not ahead
@@ -286,9 +286,10 @@ class LatentClassRegressionResult(Result):
             f"The noise within a class has a standard deviation of {self.sigma:.4g}.",
         ]
         mse, score = self.pooled_mse, self.pooled_log_score
+        judged = "the classes" if self.n_judged > 1 else "the class"
         if np.isfinite([*mse, *score]).all():
             sentences.append(
-                f"On held-out events the mean squared error of the classes is {mse[2]:.4g}; one "
+                f"On held-out events the mean squared error of {judged} is {mse[2]:.4g}; one "
                 f"regression for all has {mse[0]:.4g}, a mixed model {mse[1]:.4g}, the mean "
                 f"{mse[3]:.4g} (log score {score[CLASSES]:.3f} against {score[RIDGE]:.3f} of one "
                 "regression)."
@@ -350,8 +351,10 @@ class LatentClassRegressionResult(Result):
             said += f" (log density of an event {higher} by {abs(ahead.share):.3f}"
             said += f" {of_lead})" if of_lead else ")"
         said += "."
+        if verdict != KINDS and self.n_judged > 1 and gain.clear > 0:
+            lower = self.pooled_log_score[CLASSES] < self.pooled_log_score[RIDGE]
+            said += " Their log score is lower, though." if lower else ""
         if verdict == NO_KINDS and self.n_classes > 1:
-            said += " Their log score is lower, though." if gain.clear > 0 else ""
             said += " Read the data as one regression: run again with n_classes = 1."
         if self.n_replaced:
             said += " One class is kept in their place."
