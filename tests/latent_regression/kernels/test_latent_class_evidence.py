@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consilience import LatentClassRegressor
 from consilience.latent_regression.kernels import evidence as ev
 from consilience.latent_regression.kernels.latent_class import Blocks, blocks_of
 from consilience.numerics.random import stream
@@ -306,6 +307,35 @@ def test_sentences(verdict: str, k: int, to_one: bool, mixed_to_one: bool, words
     assert words in said and ("squares of the columns" in said) == found.curved
     assert "+0.120 ± 0.010, squared error -20.0% ± 2.0%" in said or k > 1
     assert (", though by more than a standard error" in said) == (k > 1 and not to_one)
+
+
+@pytest.mark.parametrize(
+    ("columns", "intercept", "names"),
+    [
+        (3, True, {"intercepts": 1, "intercepts and slopes": 3}),
+        (1, True, {"intercepts": 1}),
+        (13, True, {"intercepts": 1}),
+        (2, False, {"slopes": 2}),
+        (13, False, {"slopes of the first column": 1}),
+    ],
+)
+def test_own_coefficients_are_named_as_what_they_are(
+    columns: int, intercept: bool, names: dict[str, int]
+) -> None:
+    own = ev.own_coefficients(columns, intercept)
+    assert {name: len(j) for name, j in own.items()} == names
+    assert all(j == tuple(range(len(j))) for j in own.values())
+
+
+def test_without_an_intercept_no_random_intercepts_are_named() -> None:
+    rng = stream(3, "slopes")
+    entity = np.repeat(np.arange(40), 8)
+    x = rng.standard_normal((len(entity), 2))
+    y = (x * (1.0 + 0.8 * rng.standard_normal((40, 2))[entity])).sum(axis=1)
+    y += 0.5 * rng.standard_normal(len(y))
+    fit = LatentClassRegressor(2, fit_intercept=False, n_restarts=1, random_state=0)
+    fit.fit(x, y, entity=entity, agent=entity // 4)
+    assert fit.evidence_.random in ("slopes", "slopes of entities and agents")
 
 
 def test_ahead_is_by_a_standard_error_in_both_figures() -> None:

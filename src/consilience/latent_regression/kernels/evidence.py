@@ -50,12 +50,6 @@ MOST_COLUMNS = 12
 """Of the design with own coefficients of entities and agents: of more only the intercept's."""
 SMALLEST_SIGMA2 = 1e-10
 """Where y is explained without a rest; y has variance 1."""
-RANDOM = (
-    "intercepts",
-    "intercepts and slopes",
-    "intercepts of entities and agents",
-    "intercepts and slopes of entities and agents",
-)
 SAME = "the same model of one class"
 _TAIL_DRAWS = 64
 """Of coefficients, over which the density of events with t noise is averaged."""
@@ -763,9 +757,10 @@ class Evidence:
     curved : bool
         Whether the squares of the columns predict better than the columns alone: one regression
         and mixed model have them then.
-    random : {"intercepts", "intercepts and slopes", "intercepts of entities and agents", \
-"intercepts and slopes of entities and agents", "the same model of one class"}
-        Of the mixed model: what predicts best, of those that classes are not ahead of if there are
+    random : str
+        Of the mixed model: "intercepts", "intercepts and slopes" or, without an intercept, "slopes",
+        which end in "of entities and agents" where agents have own ones, too; or "the same model
+        of one class". It is what predicts best, of those that classes are not ahead of if there are
         any. Agents have coefficients of their own where there are several, and one has several
         entities. The last is there for classes with degrees or t noise.
     log_score, error : dict of float
@@ -854,10 +849,11 @@ def evidence_of(
             classes = class_scores(blocks, sweeps, halves)
         else:
             classes = degree_scores(blocks, sweeps, halves, rng)
-        own = dict.fromkeys([(0,), tuple(range(f)) if f <= MOST_COLUMNS else (0,)])
-        nested = 1 < blocks.n_agents < blocks.n_entities
-        random = [(j, j if level else ()) for level in range(1 + nested) for j in own]
-        rivals = [_rival(blocks, halves, *j) for j in (((), ()), *random)]
+        own = own_coefficients(f, intercept)
+        random = {name: (j, ()) for name, j in own.items()}
+        if 1 < blocks.n_agents < blocks.n_entities:
+            random |= {f"{name} of entities and agents": (j, j) for name, j in own.items()}
+        rivals = [_rival(blocks, halves, *j) for j in (((), ()), *random.values())]
         curved = False
         if f <= MOST_COLUMNS:
             wider = events._replace(x=np.column_stack([events.x, events.x[:, intercept:] ** 2]))
@@ -867,7 +863,7 @@ def evidence_of(
                 bent = _rival(wide, apart, (), ())
                 curved = _difference(bent, rivals[0], halves).clear
                 if curved:
-                    rivals = [bent, *(_rival(wide, apart, *j) for j in random)]
+                    rivals = [bent, *(_rival(wide, apart, *j) for j in random.values())]
     except (np.linalg.LinAlgError, DataError):
         return None  # columns that depend on one another under weights that leave no prior
     regression, *mixed = rivals
@@ -912,13 +908,22 @@ def evidence_of(
         enough,
         len(halves.at),
         curved,
-        RANDOM[best] if best < len(random) else SAME,
+        (*random, SAME)[best],
         {k: float(v.log_score.sum() / n - np.log(unit)) for k, v in models.items()},
         {k: float(v.error.sum() / n * unit**2) for k, v in models.items()},
         to_one,
         to_mixed,
         mixed_to_one,
     )
+
+
+def own_coefficients(n_columns: int, intercept: bool) -> dict[str, tuple[int, ...]]:
+    """Columns of the design with own coefficients in each of the mixed models, by their name."""
+    own = {"intercepts": (0,)} if intercept else {}
+    if n_columns <= MOST_COLUMNS:
+        slopes = n_columns > intercept
+        own[" and ".join([*own, *["slopes"] * slopes])] = tuple(range(n_columns))
+    return own or {"slopes of the first column": (0,)}
 
 
 def _rival(blocks: Blocks, halves: Halves, random: Sequence[int], between: Sequence[int]) -> Scores:
