@@ -99,6 +99,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
     },
     "latent-class-regression": {
         "sums of squares and products of features and response": "offered.sums sums.sums",
+        "sums of products with squares of the features": "curved.sums",
         "share of labels that moved": "sums.moved",
         "how well a few values of beta fit": "sums.fit",
         "mean errors, log scores and intervals": "concluded.*",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -27,9 +28,11 @@ from consilience.latent_regression.protocol import site as at_site
 from consilience.latent_regression.protocol.messages import (
     Begin,
     Conclude,
+    Curve,
     Offer,
     Round,
     Settings,
+    full_products,
     packed_size,
 )
 from consilience.parameters import plain
@@ -185,6 +188,12 @@ class Villain:
         )
         return self.ask("round", dataclasses.replace(message, **changes), after)
 
+    def curve(self, **changes: Any) -> Array:
+        """Full sums of products of 1, x, x^2 and y."""
+        message = dataclasses.replace(Curve(settings=self.settings), **changes)
+        packed = self.ask("curve", message).sums.value
+        return np.asarray(full_products(packed, 2 * self.n_features + 2)[0])
+
     def conclude(self, means: list[float], **changes: Any) -> Array:
         f = self.n_features + 1
         mean = np.zeros((len(means), f))
@@ -195,6 +204,8 @@ class Villain:
             covariance=relayed(np.broadcast_to(1e-9 * np.eye(f), (len(means), f, f)).copy(), MODEL),
             ridge=relayed(np.zeros(f), MODEL),
             ridge_variance=relayed(1.0, AGGREGATE),
+            curve=relayed(np.zeros(f + self.n_features), MODEL),
+            curve_variance=relayed(1.0, AGGREGATE),
             base=relayed(np.full(len(means), 1.0 / len(means)), AGGREGATE),
             sigma2=relayed(1e-3, AGGREGATE),
             delta2=relayed(1e3, AGGREGATE),
@@ -759,7 +770,7 @@ def test_conclusions_are_drawn_once() -> None:
     assert "once" in refusal(lambda: villain.conclude([0.0, 2.0]))
 
 
-@pytest.mark.parametrize("step", ["begin", "classes", "conclude"])
+@pytest.mark.parametrize("step", ["begin", "classes", "conclude", "curve"])
 @pytest.mark.parametrize("ready", ["opened", "offered"])
 def test_questions_out_of_order(step: str, ready: str) -> None:
     villain = Villain(table()).open()
@@ -771,8 +782,127 @@ def test_questions_out_of_order(step: str, ready: str) -> None:
         "begin": villain.begin,
         "classes": lambda: villain.classes([0.0, 1.0]),
         "conclude": lambda: villain.conclude([0.0, 1.0]),
+        "curve": villain.curve,
     }
     refusal(asked[step])
+
+
+# ------------------------------------------------------------------------- squares of the columns
+
+
+def told_with_squares(frame: pd.DataFrame, policy: str | Policy) -> Array:
+    """What a site tells of 1, x, x^2 and y, in the units of the table."""
+    villain = Villain(frame, policy).open()
+    villain.offer()
+    villain.begin()
+    return villain.curve()
+
+
+def with_values(x: Array, seed: int = 0) -> pd.DataFrame:
+    frame = table(seed=seed)
+    return frame.assign(x1=np.random.default_rng(seed).permutation(x))
+
+
+def of_few() -> pd.DataFrame:
+    """Three values, the last of which two events have: x (x - 1) is 0 but for them."""
+    return with_values(np.repeat([0.0, 1.0, 2.0], [180, 178, 2]))
+
+
+def beside_two_values() -> pd.DataFrame:
+    """Many at 0 and at 1: (x (x - 1))^2 is 0 but for three events."""
+    return with_values(np.r_[np.repeat([0.0, 1.0], [180, 177]), 0.3, 0.6, 1.7])
+
+
+def five_values() -> pd.DataFrame:
+    """Five sums of powers tell five counts."""
+    return with_values(np.repeat(np.arange(5.0), [100, 100, 80, 77, 3]))
+
+
+def between_two_crowds() -> pd.DataFrame:
+    """One event between two crowds, about whose middles it has most of a product of squares."""
+    near = np.random.default_rng(1).normal(0, 1e-3, size=359)
+    return with_values(np.r_[near + np.repeat([-1.0, 1.0], [180, 179]), 0.0])
+
+
+def off_the_curve() -> pd.DataFrame:
+    """All but one event are on a curve, so the square of y - x^2 is that event's."""
+    rng = np.random.default_rng(2)
+    frame = with_values(rng.normal(size=360))
+    off = np.r_[0.5, rng.normal(0, 1e-3, size=359)]
+    return frame.assign(y=frame["x1"] ** 2 + off)
+
+
+FEW = [of_few, beside_two_values, five_values, between_two_crowds, off_the_curve]
+
+
+@pytest.mark.parametrize("policy", PROTECTING)
+@pytest.mark.parametrize("frame", FEW)
+def test_squares_do_not_tell_of_few(frame: Any, policy: str) -> None:
+    assert np.isnan(told_with_squares(frame(), policy)).all()
+
+
+def test_what_squares_would_tell_of_few() -> None:
+    """Where nothing is protected, the same sums tell the response of two events, and a count."""
+    frame = of_few()
+    sums = told_with_squares(frame, "simulation")
+    rare = frame["x1"] == 2
+    assert sums[2, 3] - sums[1, 3] == pytest.approx(2 * frame["y"][rare].sum())
+    of_five = told_with_squares(five_values(), "simulation")
+    powers = np.r_[of_five[0, :3], of_five[1, 2], of_five[2, 2]]
+    counts = np.linalg.solve(np.vander(np.arange(5.0), increasing=True).T, powers)
+    assert counts == pytest.approx([100, 100, 80, 77, 3])
+
+
+@pytest.mark.parametrize("policy", PROTECTING)
+@pytest.mark.parametrize("seed", range(8))
+def test_no_square_of_a_combination_rests_on_few(seed: int, policy: str) -> None:
+    """What is told, by the textbook: any polynomial with its zeros at values, any combination."""
+    rng = np.random.default_rng(seed)
+    kinds = [
+        rng.normal(size=360),
+        np.rint(rng.normal(0, 1 + seed / 4, size=360)),
+        rng.standard_t(3, size=360),
+        rng.choice(6, size=360, p=[0.4, 0.3, 0.15, 0.1, 0.03, 0.02]).astype(float),
+    ]
+    frame = with_values(kinds[seed % 4], seed)
+    sums = told_with_squares(frame, policy)
+    x, y = frame["x1"].to_numpy(), frame["y"].to_numpy()
+    rows = np.c_[np.ones(360), x, x**2, y]
+    values, counts = np.unique(x, return_counts=True)
+    usual = values[np.argsort(-counts)][:8]
+    beside = [
+        int((~np.isin(x, zeros)).sum())
+        for j in range(1, 5)
+        for zeros in itertools.combinations(usual, j)
+    ]
+    # the largest share of one event in the square of any combination: its leverage
+    q, _ = np.linalg.qr(rows)
+    middle = np.sort(rows[:, 1:], axis=0)[(len(rows) - 1) // 2]
+    fine = (
+        all(n == 0 or n >= 10 for n in beside)
+        and (q**2).sum(axis=1).max() <= 0.5
+        and could_leave(np.c_[np.ones(360), rows[:, 1:] - middle], 60)
+    )
+    if np.isfinite(sums).all():
+        assert fine
+        assert sums == pytest.approx(rows.T @ rows)
+    elif seed % 4 == 0:
+        raise AssertionError("sums over many normal numbers leave")
+
+
+def test_squares_are_of_the_events_of_the_run() -> None:
+    villain = Villain(table()).open()
+    villain.offer()
+    villain.begin()
+    before = villain.last
+    sums = villain.curve()
+    assert sums[0, 0] == 360
+    villain.last = before
+    assert (villain.curve() == sums).all()
+    other = Villain(table()).open()
+    other.offer()
+    other.begin()
+    refusal(lambda: other.curve(settings=settings(holdout=0.2)))
 
 
 ODD: dict[str, dict[str, Any]] = {

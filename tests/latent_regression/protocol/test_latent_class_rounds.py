@@ -38,7 +38,7 @@ def test_the_same_events_are_held_out_in_every_step(
     study(holdout=0.2).run(federation(tables, policy), seed=1)
     assert set(seen) == {"site-0", "site-1"}
     for steps in seen.values():
-        assert len(steps) == 3 + 7  # offer, begin, conclude, and rounds
+        assert len(steps) == 4 + 7  # offer, begin, curve, conclude, and rounds
         assert len(set(steps)) == 1
         assert np.frombuffer(steps[0][1], dtype=bool).any()
 

@@ -23,6 +23,7 @@ from consilience.latent_regression.protocol.events import WITHHELD
 from consilience.latent_regression.protocol.messages import (
     MARKS,
     Conclude,
+    Curved,
     Offered,
     Round,
     Settings,
@@ -129,6 +130,24 @@ def survey_of(offered: Mapping[str, Offered], settings: Settings, n_features: in
     )
 
 
+def curve_of(
+    told: Mapping[str, Curved], settings: Settings, n_features: int
+) -> tuple[FloatArray, float] | None:
+    """One regression with squares of the features, and its residual variance, from what sites tell.
+
+    Its penalty is that of one regression without them; None where no site tells.
+    """
+    rows = [np.asarray(reply.sums.value)[0] for _, reply in sorted(told.items())]
+    rows = [row for row in rows if np.isfinite(row).all()]
+    if not rows:
+        return None
+    total = full_products(tree_sum(rows)[None, :], 2 * n_features + 2)[0]
+    first = 0 if settings.fit_intercept else 1
+    products, cross = total[first:-1, first:-1], total[first:-1, -1]
+    variance = model.start_sigma2(products, cross, max(float(total[-1, -1]), 0.0), total[0, 0])
+    return np.linalg.solve(products + np.eye(len(products)), cross), variance
+
+
 # ------------------------------------------------------------------------------------------- rounds
 
 
@@ -223,12 +242,17 @@ class Ending(NamedTuple):
     def message(self, rounds: Rounds) -> Conclude:
         """Tell the sites."""
         survey = rounds.survey
+        # Without squares it is one regression once more, and the same figures are asked of all.
+        flat = np.concatenate([survey.ridge, np.zeros(rounds.n_features)]), survey.sigma2
+        curve, curve_variance = rounds.curve or flat
         return Conclude(
             settings=rounds.settings,
             mean=relayed(self.mean, Disclosure.MODEL),
             covariance=relayed(self.covariance, Disclosure.MODEL),
             ridge=relayed(survey.ridge, Disclosure.MODEL),
             ridge_variance=relayed(survey.sigma2, Disclosure.AGGREGATE),
+            curve=relayed(curve, Disclosure.MODEL),
+            curve_variance=relayed(curve_variance, Disclosure.AGGREGATE),
             base=relayed(self.base, Disclosure.AGGREGATE),
             sigma2=relayed(self.sigma2, Disclosure.AGGREGATE),
             delta2=relayed(self.delta2, Disclosure.AGGREGATE),
@@ -255,6 +279,10 @@ class Rounds:
         Smoothed sums, packed.
     merged_at : int
         Round after which classes were merged.
+    curve : tuple of (q,) array and float, or None
+        One regression with squares of the features, and its residual variance.
+    curve_sites : tuple of str
+        On which it rests.
     """
 
     def __init__(
@@ -282,6 +310,8 @@ class Rounds:
         self.totals: FloatArray = np.empty((0, 0))
         self.standing: dict[str, Standing] = {}
         self.round = self.merged_at = 0
+        self.curve: tuple[FloatArray, float] | None = None
+        self.curve_sites: tuple[str, ...] = ()
         self.merged = self.slowed = False
         self.path: list[tuple[int, float]] = []
         self.kept: list[Kept] = []
@@ -472,6 +502,12 @@ class Rounds:
             total += fits * float(np.nansum(np.asarray(reply.sums.value)[:, -MARKS]))
         if total.any():
             self.beta = float(betas[int(np.argmax(total))])
+
+    def set_curve(self, told: Mapping[str, Curved]) -> None:
+        """Fit one regression with squares to what the sites tell."""
+        self.curve = curve_of(told, self.settings, self.n_features)
+        finite = [s for s, reply in told.items() if np.isfinite(reply.sums.value).all()]
+        self.curve_sites = tuple(sorted(finite))
 
     def settled(self, n_rounds: int) -> bool:
         """Whether the noise has stopped falling, after some rounds at least."""

@@ -46,6 +46,8 @@ from consilience.wire.disclosure import Limits, may_leave
 _PURPOSE = "latent-class-regression"
 _HELD_OUT = "held out"
 _LARGEST = 1e140
+_SPANNED = 1e-10
+"""Of the largest singular value, below which a combination of columns is constant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +127,34 @@ class Events:
         moved = np.column_stack([np.ones(len(rows)), rows[:, 1:] - middle])
         return np.asarray(moved * self.root[:, None])
 
+    def curved(self, z: FloatArray) -> FloatArray:
+        """Rows of 1, features, squares of features and response, times the root."""
+        rows = self.plain(z)
+        bent = np.column_stack([rows[:, :-1], rows[:, 1:-1] ** 2, rows[:, -1]])
+        return np.asarray(bent * self.root[:, None])
+
+    def curve_may_leave(self, z: FloatArray, limits: Limits) -> bool:
+        """Whether sums of products of :meth:`curved` rows could leave.
+
+        Sums with squares tell those of (x - a)^2 (x - b)^2 for any a and b, so cells about one
+        point say too little: no event has more than its share in the square of any combination of
+        the columns, and of no column all but a few events have one of four values.
+        """
+        if limits.min_records <= 1:
+            return True
+        used = self.used
+        ways = self.curved(z), self.curved(self.centred(z)), self.centred(self.curved(z))
+        if not all(may_leave(way[used], self.entity[used], limits) for way in ways):
+            return False
+        rows = ways[-1][used]
+        size = np.sqrt((rows**2).sum(axis=0))
+        u, values, _ = np.linalg.svd(rows / np.where(size > 0, size, 1.0), full_matrices=False)
+        leverage = (u[:, values > _SPANNED * values[0]] ** 2).sum(axis=1)
+        columns = self.plain(z)[used, 1:-1].T
+        return bool(leverage.max() <= limits.max_share) and not any(
+            _few_beside_four(column, limits.min_records) for column in columns
+        )
+
     def enough(self, z: FloatArray, limits: Limits) -> Callable[[IntArray], bool]:
         """Whether class sums of some entities could leave by themselves.
 
@@ -163,7 +193,7 @@ class Events:
         return marks
 
     def design(self, z: FloatArray, fit_intercept: bool) -> FloatArray:
-        """Columns of the design of rows of 1, features and response."""
+        """Columns of the design of rows of 1, features (and squares) and response."""
         return z[:, (0 if fit_intercept else 1) : -1]
 
     def blocks(self, z: FloatArray, s: Settings, left_out: BoolArray | None = None) -> Blocks:
@@ -172,7 +202,7 @@ class Events:
         Parameters
         ----------
         z : (n, p) array
-            From :meth:`scaled`.
+            From :meth:`scaled`, or :meth:`curved`.
         s : Settings
         left_out : (n,) bool array, optional
             The held-out events by default.
@@ -258,6 +288,16 @@ def events_of(
         if not may_leave(judged, entity[held], site.limits):
             return dataclasses.replace(made, held=np.zeros(len(held), dtype=bool))
     return made
+
+
+def _few_beside_four(column: FloatArray, least: int) -> bool:
+    """Whether some events, but few, have none of the one, two, three or four usual values.
+
+    A polynomial of degree four is 0 at four values at most.
+    """
+    counts = np.sort(np.unique(column, return_counts=True)[1])[::-1]
+    rest = len(column) - np.cumsum(counts)[:4]
+    return bool(((rest > 0) & (rest < least)).any())
 
 
 def digest_of(data: SiteData) -> str:

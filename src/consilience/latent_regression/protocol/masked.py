@@ -11,8 +11,10 @@ begin_total: Begin              ->  puts every entity into a class by chance
                                 <-  ClassTotals: (k, d) of the released classes AGGREGATE
 round_total: Round, 1 .. R      ->
                                 <-  ClassTotals; labels that moved, fit of beta AGGREGATE
+curve: Curve                    ->
+                                <-  Curved                                      AGGREGATE
 conclude_total: Conclude        ->
-                                <-  Losses: 11 figures times events, or none    AGGREGATE
+                                <-  Losses: 15 figures times events, or none    AGGREGATE
 keep: Conclude                  ->  as in a run in plain
 ==================================  ====================================================
 
@@ -45,6 +47,8 @@ from consilience.latent_regression.protocol.messages import (
     ClassTotals,
     Conclude,
     Concluded,
+    Curve,
+    Curved,
     Losses,
     Offer,
     Offered,
@@ -238,6 +242,15 @@ def _fits(found: Totals, counted: float) -> tuple[float, ...]:
     told = found.told["fit"] > 0
     fits: FloatArray = np.where(told, found.values["fit"] / counted, np.nan)
     return tuple(map(float, fits))
+
+
+def curved(ctx: CoordinatorContext, s: Settings) -> Generator[Ask, Replies, dict[str, Curved]]:
+    """What all sites that tell it bring for one regression with squares."""
+    message = Curve(settings=s)
+    found = yield from _total(ctx, "curve", message, Curved)
+    sums = np.where(found.told["sums"] > 0, found.values["sums"], np.nan)
+    one = Curved(sums=relayed(sums, _AGGREGATE))
+    return {ALL: _checked(one, message, {"p": len(ctx.feature_names)})}
 
 
 def concluded(

@@ -20,7 +20,9 @@ from consilience.wire.message import Aggregate, Model, Public, is_gram, message,
 MAX_CLASSES = 200
 MAX_ROUNDS = 1000
 MAX_BETAS = 20
-N_FIGURES = 11
+N_FIGURES = 15
+CURVED = slice(11, 15)
+"""Of the figures, those beside regressions with squares of the columns."""
 _ROUNDING = 1e-9
 MARKS = 2
 """Sums by entity beside the products: entities, and tables of agents (in the offer: agents)."""
@@ -178,7 +180,36 @@ class ClassTotals:
     fit: Released = Aggregate("betas", "that mean times entities", gaps=True)
 
 
-@message("latent-class-regression/conclude", version=2)
+@message("latent-class-regression/curve", version=1)
+class Curve:
+    """Ask what one regression with squares of the columns rests on."""
+
+    settings: Settings = states(Settings)
+
+
+@message("latent-class-regression/curved", version=1)
+class Curved:
+    """Moments with squares, of all events that are not held out."""
+
+    sums: Released = Aggregate(
+        "1 d",
+        "of all classes together: cross-products of 1, features, their squares, and response",
+        gaps=True,
+    )
+
+    def check(self, request: Curve, known: Mapping[str, Any]) -> str | None:
+        """Nothing, or what some events add up to; no more of them than were offered."""
+        sums, columns = self.sums.value, 2 * known["p"] + 2
+        if sums.shape[1] != packed_size(columns, 0):
+            return "sums of other columns"
+        if np.isnan(sums).any():
+            return None
+        few = 0 < sums[0, 0] <= known.get("events", np.inf) * (1 + _ROUNDING)
+        fine = few and is_gram(full_products(sums, columns), _ROUNDING)
+        return None if fine else "sums that no events have"
+
+
+@message("latent-class-regression/conclude", version=3)
 class Conclude:
     """The classes as they are in the end."""
 
@@ -187,6 +218,8 @@ class Conclude:
     covariance: Released = Model("k f f", "their covariances", to="all")
     ridge: Released = Model("f", "coefficients of one class for all", to="all")
     ridge_variance: Released = Aggregate("", "its residual variance", kind="float", to="all")
+    curve: Released = Model("g", "coefficients of one class with squares too", to="all")
+    curve_variance: Released = Aggregate("", "its residual variance", kind="float", to="all")
     base: Released = Aggregate("k", "shares of the classes", to="all")
     sigma2: Released = Aggregate("", "residual variance", kind="float", to="all")
     delta2: Released = Aggregate("", "prior variance of coefficients", kind="float", to="all")
@@ -199,7 +232,7 @@ class Kept:
     """The site keeps one class in the place of those that were judged."""
 
 
-@message("latent-class-regression/concluded", version=2)
+@message("latent-class-regression/concluded", version=3)
 class Concluded:
     """What the classes are worth on events that were held out."""
 
@@ -207,7 +240,8 @@ class Concluded:
         f"{N_FIGURES}",
         "means over held-out events: squared errors of ridge, mixed model, classes, mean; log "
         "scores of the first three; events inside intervals, width of intervals; squared error of "
-        "ridge less that of classes; log score of classes less that of the mixed model",
+        "ridge less that of classes; log score of classes less that of the mixed model; the same "
+        "two beside ridge with squares, and beside own coefficients about that curve",
         gaps=True,
     )
     variances: Released = Aggregate(
@@ -218,7 +252,7 @@ class Concluded:
     )
 
 
-@message("latent-class-regression/losses", version=2)
+@message("latent-class-regression/losses", version=3)
 class Losses:
     """The same as what adds up over sites, for masked sums: all of it or nothing."""
 

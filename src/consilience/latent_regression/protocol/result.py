@@ -24,7 +24,7 @@ from consilience.latent_regression.kernels.evidence import (
 )
 from consilience.latent_regression.protocol.coordinator import Ending, Rounds
 from consilience.latent_regression.protocol.events import AS_BEFORE, NEW, WITHHELD
-from consilience.latent_regression.protocol.messages import MARKS, N_FIGURES, Concluded
+from consilience.latent_regression.protocol.messages import CURVED, MARKS, N_FIGURES, Concluded
 from consilience.protocol.method import CoordinatorContext
 from consilience.protocol.next_study import Asked, Led, partner, regression
 from consilience.protocol.phases.secure_sums import ALL, MASKED
@@ -115,6 +115,12 @@ class LatentClassRegressionResult(Result):
     scaling : (3, p) array or empty
         Fill values, centres and scales of the preparation.
     remarks : tuple of str
+    heldout_curve, heldout_curve_error : (B, 4) arrays
+        Mean squared error of one regression with squares of the columns less that of classes, log
+        density of classes less its; the same beside own coefficients about that curve, with the
+        covariance of the classes; and standard errors. NaN or empty where it is not compared.
+    curve_sites : tuple of str
+        Whose events told that regression with squares.
     n_replaced : int
         Classes in whose place one is kept: held-out figures are of them, without coverage and
         width. 0: of those that are kept.
@@ -177,6 +183,9 @@ class LatentClassRegressionResult(Result):
     scaling: FloatArray
     remarks: tuple[str, ...] = ()
     n_replaced: int = 0
+    heldout_curve: FloatArray = field(default_factory=lambda: np.empty((0, 4)))
+    heldout_curve_error: FloatArray = field(default_factory=lambda: np.empty((0, 4)))
+    curve_sites: tuple[str, ...] = ()
 
     @property
     def masked(self) -> bool:
@@ -203,7 +212,9 @@ class LatentClassRegressionResult(Result):
         lower log score, and beside the mixed model a higher log score beyond chance and less
         squared error. Degrees, where they are ahead of one ridge only, or where the mixed model
         has less error than one ridge. Kinds or degrees, where they are ahead of one ridge and
-        sites withhold what compares them with the mixed model, or tell no error of it.
+        sites withhold what compares them with the mixed model, or tell no error of it. Where they
+        tell what compares classes with a regression with squares of the columns, and with own
+        coefficients about it, kinds are ahead of these likewise.
         """
         gain, score = saved(self), self.pooled_log_score
         if not np.isfinite(gain.share):
@@ -215,8 +226,43 @@ class LatentClassRegressionResult(Result):
             alike = np.isfinite(self.heldout_mse).all(axis=1) == np.isfinite(self.heldout_ahead)
             if unsure or not (np.isfinite([ahead.half, less.share]).all() and alike.all()):
                 return KINDS_OR_DEGREES
-            return KINDS if ahead.clear > 0 and less.share > 0 else DEGREES
+            if not (ahead.clear > 0 and less.share > 0):
+                return DEGREES
+            return self._beside_curve or KINDS
         return DEGREES if saved_over(self, RIDGE, by=MIXED).better else NO_KINDS
+
+    @property
+    def curve_told(self) -> bool:
+        """Whether sites tell what compares classes with a regression with squares."""
+        return bool(np.isfinite(self.heldout_curve).all(axis=1).any())
+
+    @property
+    def _beside_curve(self) -> str | None:
+        """What is said in the place of kinds, where these are not ahead of a curve."""
+        if not self.curve_told:
+            return None
+        error, score, own_error, own_score = self._over_curves
+        if error.clear > 0 and score.share >= 0:
+            return None if own_score.clear > 0 and own_error.share > 0 else DEGREES
+        less = self.heldout_curve[:, 0] - self.heldout_curve[:, 2]
+        return DEGREES if _over_sites(self, less / self._unit).better else NO_KINDS
+
+    @property
+    def _over_curves(self) -> list[Saved]:
+        both = zip(self.heldout_curve.T, self.heldout_curve_error.T, strict=True)
+        return [_over_entities(self, values, errors) for values, errors in both]
+
+    @property
+    def _unit(self) -> float:
+        return float(self.pooled(self.heldout_mse[:, [RIDGE]])[0])
+
+    @property
+    def _curve_is_enough(self) -> bool:
+        """Whether squares make one regression better, and classes are not clearly ahead of it."""
+        if self.n_judged == 1 or not self.curve_told or self._over_curves[0].clear > 0:
+            return False
+        less = (self.heldout_gain - self.heldout_curve[:, 0]) / self._unit
+        return _over_sites(self, less).share >= HARDLY
 
     @property
     def pooled_mse(self) -> FloatArray:
@@ -354,19 +400,31 @@ class LatentClassRegressionResult(Result):
         if verdict != KINDS and self.n_judged > 1 and gain.clear > 0:
             lower = self.pooled_log_score[CLASSES] < self.pooled_log_score[RIDGE]
             said += " Their log score is lower, though." if lower else ""
-        if verdict == NO_KINDS and self.n_classes > 1:
+        if gain.clear > 0 and self._curve_is_enough:
+            said += " One regression with squares of the columns predicts as well: add them."
+        elif verdict == NO_KINDS and self.n_classes > 1:
             said += " Read the data as one regression: run again with n_classes = 1."
         if self.n_replaced:
             said += " One class is kept in their place."
         if verdict == DEGREES and ahead.clear <= 0:
             better = "may fit better" if not ahead.share > 0 else "fits about as well"
             said += f" A mixed model {better}."
-        if verdict == KINDS:
+        if verdict == KINDS and self.curve_told:
+            said += " They are ahead of one regression with squares of the columns, too."
+            if self._without_curve:
+                said += f" That regression rests on {len(self.curve_sites)} of "
+                said += f"{len(self.sites)} sites."
+        elif verdict == KINDS:
             said += (
                 " A curve looks like kinds where the means of its column differ by entity: add "
                 "squares of the columns, and see whether kinds are left."
             )
         return said
+
+    @property
+    def _without_curve(self) -> bool:
+        """Whether sites kept the sums with squares back that others told."""
+        return not self.masked and 0 < len(self.curve_sites) < len(self.sites)
 
     @Frame
     def coefficients(self) -> pd.DataFrame:
@@ -556,6 +614,8 @@ def build_result(
             by_status[:, r, b] = told.get(site, 0)
     if n_replaced:
         figures[:, :, 7:9] = np.nan  # intervals of classes that are not kept
+    if rounds.curve is None:
+        figures[:, :, CURVED] = np.nan  # one regression without squares once more
     nothing = (np.nan, np.nan, np.nan)
     n_events, n_entities, n_agents = np.array([survey.sizes.get(s, nothing) for s in sites]).T
     return LatentClassRegressionResult(
@@ -614,6 +674,9 @@ def build_result(
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
         remarks=tuple(_remarks(ctx, rounds, k)),
         n_replaced=n_replaced,
+        heldout_curve=figures[:, 0, CURVED],
+        heldout_curve_error=np.sqrt(figures[:, 1, CURVED]),
+        curve_sites=rounds.curve_sites,
     )
 
 

@@ -50,6 +50,8 @@ from consilience.latent_regression.protocol.messages import (
     Begin,
     Conclude,
     Concluded,
+    Curve,
+    Curved,
     Kept,
     Offer,
     Offered,
@@ -433,6 +435,25 @@ def _tables(here: _Here, released: IntArray, message: Round | None) -> BoolArray
 # --------------------------------------------------------------------------- conclude
 
 
+@step("curve", once=True, summed=True)
+def curve(message: Curve, data: SiteData, state: State, site: SiteContext) -> tuple[Curved, State]:
+    """Tell the moments of all events in the sums with squares of the features, or nothing."""
+    here = _here(message.settings, data, state, site)
+    events = here.events
+    rows = events.curved(here.z)
+    sums = class_sums(
+        rows,
+        cells=np.where(events.used, 0, -1),
+        n_cells=1,
+        entities=events.entity,
+        blocks=events.agent,
+        judged=events.centred(rows) if here.protected else None,
+    )
+    if not events.curve_may_leave(here.z, here.limits):
+        sums = sums.withhold(np.ones(np.shape(sums.value), dtype=bool))
+    return Curved(sums=sums), state
+
+
 @step("conclude", once=True)
 def conclude(
     message: Conclude, data: SiteData, state: State, site: SiteContext
@@ -574,11 +595,22 @@ def _figures(
     shares = np.maximum(message.base.value, _TINY)
     degrees = like_classes(classes.mean, shares, sigma2, float(classes.delta2))
     by_own, spread = own_predictions(*degrees, sigma2, blocks, x, entities)
+    # the same about one regression with squares, which classes would otherwise follow
+    bent, noise = events.curved(here.z), min(float(message.curve_variance.value), sigma2)
+    wide = np.ascontiguousarray(events.design(events.plain(bent)[held], here.s.fit_intercept))
+    curve = np.asarray(message.curve.value)
+    if curve.shape != wide.shape[1:]:
+        raise ProtocolError("the curve has other columns than the study")
+    along = wide @ curve
+    ratio = np.zeros((len(curve), len(curve)))
+    ratio[: len(ridge), : len(ridge)] = degrees[1] * sigma2 / noise
+    about = own_predictions(curve, ratio, noise, events.blocks(bent, here.s), wide, entities)
 
     def log_normal(mean: FloatArray, variance: FloatArray | float) -> FloatArray:
         return np.asarray(-0.5 * (np.log(2 * math.pi * variance) + (y - mean) ** 2 / variance))
 
     log_classes, log_own = mixture.log_density(y), log_normal(by_own, spread)
+    log_along = log_normal(along, float(message.curve_variance.value))
     columns = [
         (y - by_all) ** 2 * unit**2,
         (y - by_own) ** 2 * unit**2,
@@ -591,6 +623,10 @@ def _figures(
         (high - low) * unit,
         ((y - by_all) ** 2 - (y - mixed) ** 2) * unit**2,
         log_classes - log_own,
+        ((y - along) ** 2 - (y - mixed) ** 2) * unit**2,
+        log_classes - log_along,
+        ((y - about[0]) ** 2 - (y - mixed) ** 2) * unit**2,
+        log_classes - log_normal(*about),
     ]
     # Made-up classes could single out an entity: means are rounded to what any one does to them,
     # and to what its being in its class makes of a response that is not known.
@@ -606,7 +642,7 @@ def _figures(
     felt = np.column_stack([moved, mixture.slope(y) - common.slope(y)])
     error, score = by_entity(h[:, None] * np.abs(felt), entities).max(axis=0) * half / h.sum()
     steps = np.zeros(N_FIGURES)
-    steps[[2, 9]], steps[[6, 10]] = error * unit**2, score
+    steps[[2, 9, 11, 13]], steps[[6, 10, 12, 14]] = error * unit**2, score
     found = weighted_means(
         np.column_stack(columns),
         h[:, None],
