@@ -150,6 +150,7 @@ def test_figures_on_held_out_events_are_those_over_all_sites() -> None:
     assert np.isfinite(a.heldout_mse).all()
     np.testing.assert_allclose(b.heldout_mse[0], a.pooled_mse, rtol=1e-9)
     np.testing.assert_allclose(b.heldout_log_score[0], a.pooled_log_score, rtol=1e-9)
+    np.testing.assert_allclose(b.heldout_curve[0], a.pooled(a.heldout_curve), rtol=1e-9)
     assert b.pooled_coverage == pytest.approx(a.pooled_coverage, rel=1e-9)
     part = a.heldout_weight / a.heldout_weight.sum()
     error = np.sqrt((part**2 * a.heldout_gain_error**2).sum())
