@@ -227,3 +227,11 @@ def test_the_content_of_a_cell_is_that_of_its_number_or_text(name: str, decimal:
             bits = hashlib.blake2b(text.encode(), digest_size=8).digest() if text else bits
         wanted.append(int.from_bytes(bits, "little"))
     assert row_history._bits(row_history._cells(table, name)).tolist() == wanted
+
+
+def test_rows_keep_their_keys_beside_equal_ones() -> None:
+    content = np.random.default_rng(5).integers(1 << 63, size=300).astype(np.uint64)
+    alone = row_keys(content, SECRET)
+    beside = row_keys(np.concatenate([content, content[:7], content[:2]]), SECRET)
+    np.testing.assert_array_equal(beside[:300], alone)
+    assert len(np.unique(beside)) == len(beside)

@@ -656,3 +656,30 @@ def test_what_is_settled_together_is_what_each_column_says(n: int) -> None:
         assert not none or digits._off_grid(column, 10) is None
     for few in (4, 7):
         assert digits.off_grid(x[:, few], 10) is not None
+
+
+@pytest.mark.parametrize("n", [1 << 14, (1 << 14) + 1, 50_000])
+@pytest.mark.parametrize("kind", ["even", "in order", "few values", "misleading", "infinite"])
+def test_medians_of_long_columns_are_those_of_ordered_ones(n: int, kind: str) -> None:
+    rng = np.random.default_rng(3)
+    column = {
+        "even": rng.normal(size=n),
+        "in order": np.sort(rng.normal(size=n)),
+        "few values": rng.integers(3, size=n).astype(float),
+        # Every record that the sample looks at is far above all others.
+        "misleading": np.where(np.arange(n) % (n // 2048), rng.normal(size=n), 1e6 + rng.random(n)),
+        "infinite": np.where(rng.random(n) < 0.3, np.inf, rng.normal(size=n)),
+    }[kind]
+    column.flags.writeable = False
+    ordered, half = np.sort(column), n // 2
+    middle = ordered[half] if n % 2 else (ordered[half - 1] + ordered[half]) / 2
+    assert module._median(column) == middle
+
+
+def test_the_lower_of_two_middle_records_may_lie_below_all_that_were_looked_at() -> None:
+    n = 1 << 14
+    column = np.zeros(n)
+    column[:: n // 2048] = 1.0
+    column[np.flatnonzero(column == 0)[: n // 2 - 2048]] = 1.0
+    assert column.sum() == n // 2
+    assert module._median(column.copy()) == 0.5

@@ -45,7 +45,7 @@ from consilience.wire.digits import SHORT, settle, whole_steps
 
 Mask = NDArray[np.bool_]
 SHOWN_LEVELS = 20
-_TURNED = 1024
+_TURNED = 512
 _ASIDE = 1 << 22
 _TOGETHER = 128
 
@@ -692,7 +692,7 @@ class _Loader:
 
 def _only(features: FloatArray, keep: Mask) -> FloatArray:
     """Rows that are kept, moved to the front: of a table that is asked for no others again."""
-    end, size = 0, 64 * _TURNED
+    end, size = 0, 128 * _TURNED
     for start in range(0, len(keep), size):
         some = features[start : start + size][keep[start : start + size]]
         features[end : end + len(some)] = some
@@ -702,14 +702,11 @@ def _only(features: FloatArray, keep: Mask) -> FloatArray:
 
 def _turn(columns: list[NDArray[Any]], features: NDArray[np.float64]) -> None:
     """Put columns side by side."""
-    # So many rows at a time that they stay in a processor's cache while they are turned.
-    block = np.empty((features.shape[1], min(_TURNED, len(features))))
+    # So many rows at a time that they stay in a processor's cache meanwhile.
     for start in range(0, len(features), _TURNED):
-        part = slice(start, min(start + _TURNED, len(features)))
-        some = block[:, : part.stop - start]
-        for line, column in zip(some, columns, strict=True):
-            line[:] = column[part]
-        features[part] = some.T
+        some = features[start : start + _TURNED]
+        for place, column in enumerate(columns):
+            some[:, place] = column[start : start + _TURNED]
 
 
 _TEXT_ROLES = ("id", "agent", "entity", "cluster")
@@ -884,7 +881,7 @@ def constant_columns(data: SiteData) -> tuple[str, ...]:
     def ends(part: FloatArray) -> tuple[FloatArray, FloatArray]:
         return np.fmin.reduce(part, axis=0), np.fmax.reduce(part, axis=0)
 
-    low, high = ends(x[:_TURNED])
+    low, high = ends(x[: 2 * _TURNED])
     some = np.flatnonzero(~(low < high))  # most columns show two values in their first rows
     low, high = ends(x[:, some])
     return tuple(data.feature_names[j] for j in some[low == high])

@@ -303,15 +303,18 @@ def row_keys(content: NDArray[np.uint64], secret: bytes) -> Keys:
     secret : bytes
         16 bytes of the data set: nobody else can tell which rows come first.
     """
-    copy = np.zeros(len(content), dtype=np.uint64)
-    if not _all_differ(content):
-        order = np.argsort(content, kind="stable")
-        ranked = content[order]
-        first = np.r_[True, ranked[1:] != ranked[:-1]]
-        start = np.maximum.accumulate(np.where(first, np.arange(len(ranked)), 0))
-        copy[order] = (np.arange(len(ranked)) - start).astype(np.uint64)
     first_half, second_half = (np.uint64(int.from_bytes(secret[i : i + 8])) for i in (0, 8))
-    keys = mixed(mixed(content ^ first_half) + copy * _ODD ^ second_half) & _BITS
+    alone = mixed(content ^ first_half)
+    keys = mixed(alone ^ second_half) & _BITS
+    if _all_differ(keys):  # nearly always: then no two rows are alike
+        return keys
+    copy = np.zeros(len(content), dtype=np.uint64)
+    order = np.argsort(content, kind="stable")
+    ranked = content[order]
+    first = np.r_[True, ranked[1:] != ranked[:-1]]
+    start = np.maximum.accumulate(np.where(first, np.arange(len(ranked)), 0))
+    copy[order] = (np.arange(len(ranked)) - start).astype(np.uint64)
+    keys = mixed(alone + copy * _ODD ^ second_half) & _BITS
     while len(again := _repeated(keys)):  # one pair in some hundred tables of a million rows
         keys[again] = (keys[again] + np.uint64(1)) & _BITS
     return keys

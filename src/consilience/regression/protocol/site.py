@@ -22,7 +22,7 @@ from consilience.wire.disclosure import Judged, Limits, Released, aggregate, rep
 from consilience.wire.moment_facts import coded_within
 
 _LARGEST = 1e50
-_TURNED = 1024
+_TURNED = 4096
 """Rows of a table that are turned into columns at a time, and stay in a processor's cache."""
 _NOT_FINITE = "columns of the regression hold values that are missing, infinite or above 1e50"
 TOO_FEW = (
@@ -165,14 +165,12 @@ def moments(
     more = 1 + len(beside)
     # One column after the other: so most is asked of them.
     p = x.shape[1]
-    z, ends = np.empty((len(x), p + more), order="F"), np.full((2, p + more), [[np.inf], [-np.inf]])
+    z = np.empty((len(x), p + more), order="F")
     for start in range(0, len(x), _TURNED):
-        part = slice(start, start + _TURNED)
-        z[part, :p] = x[part]
-        for place, column in enumerate((y, *beside), p):
-            z[part, place] = column[part]
-        np.minimum(ends[0], z[part].min(axis=0), out=ends[0])
-        np.maximum(ends[1], z[part].max(axis=0), out=ends[1])
+        z[start : start + _TURNED, :p] = x[start : start + _TURNED]
+    for place, column in enumerate((y, *beside), p):
+        z[:, place] = column
+    ends = np.stack([z.min(axis=0, initial=np.inf), z.max(axis=0, initial=-np.inf)])
     if not (np.abs(ends) <= _LARGEST).all():
         raise DataError.shared(_NOT_FINITE)
     cells: dict[str, Any] = {
