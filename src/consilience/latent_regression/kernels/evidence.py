@@ -758,11 +758,11 @@ class Evidence:
         Whether the squares of the columns predict better than the columns alone: one regression
         and mixed model have them then.
     random : str
-        Of the mixed model: "intercepts", "intercepts and slopes" or, without an intercept, "slopes",
-        which end in "of entities and agents" where agents have own ones, too; or "the same model
-        of one class". It is what predicts best, of those that classes are not ahead of if there are
-        any. Agents have coefficients of their own where there are several, and one has several
-        entities. The last is there for classes with degrees or t noise.
+        Of the mixed model: "intercepts", "intercepts and slopes" or, without an intercept,
+        "slopes", which end in "of entities and agents" where agents have own ones, too; or "the
+        same model of one class". It is what predicts best, of those that classes are not ahead of
+        if there are any. Agents have coefficients of their own where there are several, and one has
+        several entities. The last is there for classes with degrees or t noise.
     log_score, error : dict of float
         Mean log density and mean squared error by event (in the units of y) of ``one regression``,
         ``mixed model`` and ``classes``.
@@ -850,6 +850,7 @@ def evidence_of(
         else:
             classes = degree_scores(blocks, sweeps, halves, rng)
         own = own_coefficients(f, intercept)
+        random: dict[str, tuple[Sequence[int], Sequence[int]]]
         random = {name: (j, ()) for name, j in own.items()}
         if 1 < blocks.n_agents < blocks.n_entities:
             random |= {f"{name} of entities and agents": (j, j) for name, j in own.items()}
@@ -919,7 +920,7 @@ def evidence_of(
 
 def own_coefficients(n_columns: int, intercept: bool) -> dict[str, tuple[int, ...]]:
     """Columns of the design with own coefficients in each of the mixed models, by their name."""
-    own = {"intercepts": (0,)} if intercept else {}
+    own: dict[str, tuple[int, ...]] = {"intercepts": (0,)} if intercept else {}
     if n_columns <= MOST_COLUMNS:
         slopes = n_columns > intercept
         own[" and ".join([*own, *["slopes"] * slopes])] = tuple(range(n_columns))
