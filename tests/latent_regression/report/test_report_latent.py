@@ -246,6 +246,24 @@ def test_a_mixed_model_that_predicts_better_is_told_beside_one_class_too() -> No
     assert not any("mixed model" in s for s in headline(CASES["one-class"]()).more)
 
 
+def test_a_curve_that_predicts_as_well_is_said_first_and_its_figures_below() -> None:
+    error = np.full((4, 4), 0.001)
+    bent = result_of(heldout_curve=np.tile([-0.2, -0.05, 0.1, 0.02], (4, 1)))
+    bent = dataclasses.replace(bent, heldout_curve_error=error, curve_sites=("s000", "s002"))
+    assert bent.verdict == "no evidence of kinds" and bent.curve_is_enough
+    assert any("squares of the columns predicts as well" in s for s in headline(bent).more)
+    unit = float(bent.pooled(bent.heldout_mse[:, :1])[0])
+    said = spoken(blocks(bent)[HELD_OUT])
+    assert f"squared error is higher by {0.2 / unit:.1%} of one ridge's" in said
+    assert f"squared error is lower by {0.1 / unit:.1%} of one ridge's" in said
+    assert "lower by 0.0500" in said and "higher by 0.0200" in said
+    assert "The curve rests on s000 and s002" in said
+    told = dataclasses.replace(bent, heldout_curve=np.full((4, 4), 0.1), curve_sites=bent.sites)
+    assert told.verdict == "kinds" and "kept their sums" not in spoken(blocks(told)[HELD_OUT])
+    assert not any("squares" in s for s in headline(told).more)
+    assert "squares" not in spoken(blocks_of("gain")[HELD_OUT])
+
+
 def test_one_class_has_no_mixtures_of_agents() -> None:
     told = blocks_of("replaced")["Entities of each site"]
     assert "mixtures" not in spoken(told) and "itself knows their class" not in spoken(told)

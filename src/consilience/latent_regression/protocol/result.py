@@ -241,25 +241,30 @@ class LatentClassRegressionResult(Result):
         """What is said in the place of kinds, where these are not ahead of a curve."""
         if not self.curve_told:
             return None
-        error, score, own_error, own_score = self._over_curves
+        error, score, own_error, own_score = self.over_curves
         if error.clear > 0 and score.share >= 0:
             return None if own_score.clear > 0 and own_error.share > 0 else DEGREES
         less = self.heldout_curve[:, 0] - self.heldout_curve[:, 2]
         return DEGREES if _over_sites(self, less / self._unit).better else NO_KINDS
 
     @property
-    def _over_curves(self) -> list[Saved]:
-        both = zip(self.heldout_curve.T, self.heldout_curve_error.T, strict=True)
-        return [_over_entities(self, values, errors) for values, errors in both]
+    def over_curves(self) -> list[Saved]:
+        """What classes save over one regression with squares, and their lead in log density.
+
+        The same two beside own coefficients about that curve come after these.
+        """
+        units = (self._unit, 1.0, self._unit, 1.0)
+        both = zip(self.heldout_curve.T, self.heldout_curve_error.T, units, strict=True)
+        return [_over_entities(self, told / unit, error / unit) for told, error, unit in both]
 
     @property
     def _unit(self) -> float:
         return float(self.pooled(self.heldout_mse[:, [RIDGE]])[0])
 
     @property
-    def _curve_is_enough(self) -> bool:
+    def curve_is_enough(self) -> bool:
         """Whether squares make one regression better, and classes are not clearly ahead of it."""
-        if self.n_judged == 1 or not self.curve_told or self._over_curves[0].clear > 0:
+        if self.n_judged == 1 or not self.curve_told or self.over_curves[0].clear > 0:
             return False
         less = (self.heldout_gain - self.heldout_curve[:, 0]) / self._unit
         return _over_sites(self, less).share >= HARDLY
@@ -400,7 +405,7 @@ class LatentClassRegressionResult(Result):
         if verdict != KINDS and self.n_judged > 1 and gain.clear > 0:
             lower = self.pooled_log_score[CLASSES] < self.pooled_log_score[RIDGE]
             said += " Their log score is lower, though." if lower else ""
-        if gain.clear > 0 and self._curve_is_enough:
+        if gain.clear > 0 and self.curve_is_enough:
             said += " One regression with squares of the columns predicts as well: add them."
         elif verdict == NO_KINDS and self.n_classes > 1:
             said += " Read the data as one regression: run again with n_classes = 1."
@@ -411,7 +416,7 @@ class LatentClassRegressionResult(Result):
             said += f" A mixed model {better}."
         if verdict == KINDS and self.curve_told:
             said += " They are ahead of one regression with squares of the columns, too."
-            if self._without_curve:
+            if self.without_curve:
                 said += f" That regression rests on {len(self.curve_sites)} of "
                 said += f"{len(self.sites)} sites."
         elif verdict == KINDS:
@@ -422,7 +427,7 @@ class LatentClassRegressionResult(Result):
         return said
 
     @property
-    def _without_curve(self) -> bool:
+    def without_curve(self) -> bool:
         """Whether sites kept the sums with squares back that others told."""
         return not self.masked and 0 < len(self.curve_sites) < len(self.sites)
 

@@ -90,6 +90,8 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
             "kinds_or_degrees": result.verdict,
             "mixed": mixed,
             "lead": lead(result),
+            "beside_curves": result.over_curves if result.curve_told else [],
+            "curve_is_enough": result.curve_is_enough,
             "moved": moved,
             "restless": moved > RESTLESS,
             "covered": covered,
