@@ -97,3 +97,9 @@ def test_figures_draw_what_differs_most_unless_told() -> None:
     assert "90% intervals" in plot_forest(less).axes[0].get_xlabel()
     with pytest.raises(ParameterError):
         plot_forest(result, "height")
+
+
+def test_the_methods_paragraph_cites_a_source_of_cox_regressions() -> None:
+    _, _, cited = run_on(tables_of("gaussian")).methods_paragraph().split("\n\n")
+    assert "McCullagh and Nelder, Generalized Linear Models (1989)" in cited
+    assert "Cox, JRSS B 34 (1972)" in cited

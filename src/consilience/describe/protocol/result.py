@@ -452,7 +452,13 @@ class DescribeResult(Result):
         for names, ended in zip(self.curves, self.ended, strict=True):
             stays = np.isnan(ended).all(axis=(1, 2, 3))
             if stays.any():
-                yield f"The curve of {' and '.join(names)} is withheld by {self._named(stays)}."
+                time, event, *by = names
+                grouped = ", in some group, or groups are not granted (foreign_models)"
+                yield (
+                    f"The curve of {' and '.join(names)} is withheld by {self._named(stays)}: bins "
+                    f"or another curve of {time} were told in an earlier run, or too few rows have "
+                    f"{event} or lack it{grouped if by else ''}."
+                )
 
     def _named(self, chosen: Any) -> str:
         return "some sites" if self.masked else ", ".join(np.array(self.sites)[chosen])

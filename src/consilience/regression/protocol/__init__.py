@@ -35,8 +35,9 @@ log likelihoods as parabolas about their own fits (Jordan, Lee and Yang, JASA 11
 2.1, with all sites' curvatures): it differs from the exact fit by the order of one over the rows of
 a site.
 
-Sources: McCullagh and Nelder, *Generalized Linear Models* (1989); for errors, tests and
-heterogeneity see `regression/kernels.py`. Phases: opening, agree_levels, standardise (before all
+Sources: McCullagh and Nelder, *Generalized Linear Models* (1989), and of Cox regressions Cox, *JRSS
+B* 34 (1972), and Efron, *JASA* 72 (1977); for errors, tests and heterogeneity see
+`regression/kernels.py`. Phases: opening, agree_levels, standardise (before all
 methods).
 
 Rule: the moments are judged by the rule for moments of columns (docs/proofs/told-moments.md), the
