@@ -251,7 +251,7 @@ def test_a_curve_that_predicts_as_well_is_said_first_and_its_figures_below() -> 
     bent = result_of(heldout_curve=np.tile([-0.2, -0.05, 0.1, 0.02], (4, 1)))
     bent = dataclasses.replace(bent, heldout_curve_error=error, curve_sites=("s000", "s002"))
     assert bent.verdict == "no evidence of kinds" and bent.curve_is_enough
-    assert any("squares of the columns predicts as well" in s for s in headline(bent).more)
+    assert any("squares of the columns predicts better" in s for s in headline(bent).more)
     unit = float(bent.pooled(bent.heldout_mse[:, :1])[0])
     said = spoken(blocks(bent)[HELD_OUT])
     assert f"squared error is higher by {0.2 / unit:.1%} of one ridge's" in said
@@ -260,8 +260,48 @@ def test_a_curve_that_predicts_as_well_is_said_first_and_its_figures_below() -> 
     assert "The curve rests on s000 and s002" in said
     told = dataclasses.replace(bent, heldout_curve=np.full((4, 4), 0.1), curve_sites=bent.sites)
     assert told.verdict == "kinds" and "kept their sums" not in spoken(blocks(told)[HELD_OUT])
-    assert not any("squares" in s for s in headline(told).more)
+    assert any("ahead of one regression with squares" in s for s in headline(told).more)
     assert "squares" not in spoken(blocks_of("gain")[HELD_OUT])
+
+
+@pytest.mark.parametrize(
+    ("figures", "errors", "verdict", "words"),
+    [
+        ([0.4, 0.1, 0.2, 0.1], 0.01, "kinds", "ahead of one regression with squares"),
+        ([0.4, 0.1, 0.0, 0.1], 0.01, "kinds", "ahead of one"),  # figures are rounded
+        # log density alone, and squared error alone, are not ahead of the curve
+        ([0.4, -0.1, 0.4, 0.1], 0.01, "no evidence of kinds", ""),
+        ([-0.4, 0.1, 0.2, 0.1], 0.01, "no evidence of kinds", "squares of the columns predicts b"),
+        ([0.0, 0.1, 0.2, 0.1], 0.01, "no evidence of kinds", "squares of the columns predicts as"),
+        # own coefficients about the curve
+        ([0.4, 0.1, -0.2, 0.1], 0.01, "degrees, not kinds", "about a curve predict about as well"),
+        ([0.4, 0.1, 0.2, -0.1], 0.01, "degrees, not kinds", "about a curve predict about as well"),
+        ([0.2, 0.1, -0.3, 0.1], 0.5, "degrees, not kinds", "squares of the columns predicts as"),
+        # one site without an error: the interval is over sites
+        ([0.4, 0.1, 0.2, 0.1], np.nan, "kinds", "ahead of one regression with squares"),
+    ],
+)
+def test_kinds_are_ahead_of_a_curve_and_of_own_coefficients_about_it(
+    figures: list[float], errors: float, verdict: str, words: str
+) -> None:
+    error = np.full((4, 4), 0.01)
+    error[0] = errors
+    if not np.isnan(errors):
+        error[:] = errors
+    result = result_of(heldout_curve=np.tile(figures, (4, 1)), heldout_curve_error=error)
+    result = dataclasses.replace(result, curve_sites=result.sites)
+    assert result.verdict == verdict
+    assert words in result.summary() and words in " ".join(headline(result).more)
+
+
+def test_a_curve_of_a_minority_is_not_compared() -> None:
+    figures = np.full((4, 4), np.nan)
+    figures[0] = [-0.4, -0.1, -0.2, -0.1]
+    result = result_of(heldout_curve=figures, heldout_curve_error=np.abs(figures) / 10)
+    assert result.verdict == "kinds" and "not compared with a curve" in result.summary()
+    two = result_of(2, 2, heldout_curve=np.full((2, 4), 0.1))
+    two = dataclasses.replace(two, heldout_curve_error=np.full((2, 4), np.nan))
+    assert two.verdict == "kinds or degrees"
 
 
 def test_one_class_has_no_mixtures_of_agents() -> None:

@@ -15,8 +15,8 @@ round: Round, 1 .. R            ->  takes each entity's own part out of the clas
   own: used, decay, weight,     <-  Sums: (k, d) of the released classes    AGGREGATE
     mapping (k)                     status (k)                              PUBLIC
                                     labels moved, fit of beta, rounded      AGGREGATE
-curve: Curve                    ->  where events are held out from several classes:
-                                <-  Curved: cross-products with squares        AGGREGATE
+curve: Curve                    ->  events are held out from several classes, `per_record`:
+                                <-  Curved: cross-products with squares     AGGREGATE
 conclude: Conclude              ->  keeps labels, probabilities and a predictor; judges
   mean (K, F), covariance           its held-out events
   (K, F, F), psi, sigma2, beta  <-  Concluded: 15 means with errors, rounded AGGREGATE
@@ -58,14 +58,15 @@ One that misses the end keeps no outputs and is not in the held-out figures.
 
 Leakage: the coordinator knows sums of squares and products of features and response, numbers of
 entities, and how these are spread over agents: of all events once, and of every released class of
-every site in each round; of all events also sums of products with squares of the features, once. It
-also knows the share of labels that moved, how well a few values of beta fit, and mean errors, log
-scores and intervals on held-out events, all rounded. All sites know the smoothed sums of all, and
-the model. Under a policy that protects records, entities move between released classes only in
-groups whose own class sums could leave (`min_records` events, twice the columns, `min_entities`
-entities, no cell of few events or of one), so that no sums and differences of the releases of a
-run, the sum of all events included, tell of fewer (docs/proofs/class-sums.md). Labels never leave;
-how many moved, and which classes are withheld, is told of whole groups.
+every site in each round; of sites with `per_record` also sums of products with squares of the
+features, of all events once. It also knows the share of labels that moved, how well a few values of
+beta fit, and mean errors, log scores and intervals on held-out events, all rounded. All sites know
+the smoothed sums of all, and the model. Under a policy that protects records, entities move between
+released classes only in groups whose own class sums could leave (`min_records` events, twice the
+columns, `min_entities` entities, no cell of few events or of one), so that no sums and differences
+of these releases of a run, the sum of all events included, tell of fewer
+(docs/proofs/class-sums.md). Sums with squares may. Labels never leave; how many moved, and which
+classes are withheld, is told of whole groups.
 
 What this does not prevent: a coordinator may make classes up. In a run it learns where enough
 events lie beyond a line, bounded by 1,000 rounds and by groups that stay whole; from the figures of
@@ -217,8 +218,8 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
     leakage: ClassVar[str] = (
         "The coordinator knows sums of squares and products of features and response, and numbers "
         "of entities and how they are spread over agents: of all events once, of each released "
-        "class of each site in every round; of all events once also sums of products with squares "
-        "of the features. It also knows the share of labels that moved, how "
+        "class of each site in every round; of sites with per_record, once, also sums of products "
+        "with squares of the features. It also knows the share of labels that moved, how "
         "well a few values of beta fit, and mean errors, log scores and intervals on held-out "
         "events, all rounded. Protected sites release classes that change by groups of "
         "min_records events of min_entities entities only, within a run: several runs on the same "
@@ -333,12 +334,10 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
         ending = rounds.ending()
         to = tuple(sorted(rounds.standing)) if ctx.masks is None else ctx.masks.roster
         # Classes follow a curve: they are to be ahead of one regression with squares, too.
-        if s.holdout and rounds.n_features and len(ending.mean) > 1:
-            if ctx.masks is None:
-                ask = Ask("curve", Curve(settings=s), to=to, known=survey.told)
-                rounds.set_curve(ctx.require((yield ask), at_least=0))
-            else:
-                rounds.set_curve((yield from masked.curved(ctx, s)))
+        # Not with masked sums: those of sites that tell, off the offers' of all, are of the others.
+        if s.holdout and rounds.n_features and len(ending.mean) > 1 and ctx.masks is None:
+            ask = Ask("curve", Curve(settings=s), to=to, known=survey.told)
+            rounds.set_curve(ctx.require((yield ask), at_least=0))
         last = ending.message(rounds)
         if ctx.masks is None:
             asked_of_all = Ask("conclude", dict.fromkeys(to, last), to=to)

@@ -11,10 +11,8 @@ begin_total: Begin              ->  puts every entity into a class by chance
                                 <-  ClassTotals: (k, d) of the released classes AGGREGATE
 round_total: Round, 1 .. R      ->
                                 <-  ClassTotals; labels that moved, fit of beta AGGREGATE
-curve: Curve                    ->
-                                <-  Curved                                      AGGREGATE
 conclude_total: Conclude        ->
-                                <-  Losses: 15 figures times events, or none    AGGREGATE
+                                <-  Losses: 11 figures times events, or none    AGGREGATE
 keep: Conclude                  ->  as in a run in plain
 ==================================  ====================================================
 
@@ -42,13 +40,12 @@ from consilience.exceptions import ProtocolError
 from consilience.latent_regression.protocol import site as at_site
 from consilience.latent_regression.protocol.events import WITHHELD, events_of
 from consilience.latent_regression.protocol.messages import (
+    CURVED,
     MARKS,
     Begin,
     ClassTotals,
     Conclude,
     Concluded,
-    Curve,
-    Curved,
     Losses,
     Offer,
     Offered,
@@ -155,7 +152,8 @@ def conclude_total(
     require_masks(site)
     events = float(state["events"])
     own, state = at_site.conclude(message, data, state, site)
-    weight = events if np.isfinite(own.figures.value).all() else float("nan")
+    told = own.figures.value[: CURVED.start]  # no curve is told, nor what classes are beside it
+    weight = events if np.isfinite(told).all() else float("nan")
     part = 0.0 * weight + 1.0
     found = Losses(
         figures=replaced(own.figures, own.figures.value * weight),
@@ -242,15 +240,6 @@ def _fits(found: Totals, counted: float) -> tuple[float, ...]:
     told = found.told["fit"] > 0
     fits: FloatArray = np.where(told, found.values["fit"] / counted, np.nan)
     return tuple(map(float, fits))
-
-
-def curved(ctx: CoordinatorContext, s: Settings) -> Generator[Ask, Replies, dict[str, Curved]]:
-    """What all sites that tell it bring for one regression with squares."""
-    message = Curve(settings=s)
-    found = yield from _total(ctx, "curve", message, Curved)
-    sums = np.where(found.told["sums"] > 0, found.values["sums"], np.nan)
-    one = Curved(sums=relayed(sums, _AGGREGATE))
-    return {ALL: _checked(one, message, {"p": len(ctx.feature_names)})}
 
 
 def concluded(

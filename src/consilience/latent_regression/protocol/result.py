@@ -212,9 +212,9 @@ class LatentClassRegressionResult(Result):
         lower log score, and beside the mixed model a higher log score beyond chance and less
         squared error. Degrees, where they are ahead of one ridge only, or where the mixed model
         has less error than one ridge. Kinds or degrees, where they are ahead of one ridge and
-        sites withhold what compares them with the mixed model, or tell no error of it. Where they
-        tell what compares classes with a regression with squares of the columns, and with own
-        coefficients about it, kinds are ahead of these likewise.
+        sites withhold what compares them with the mixed model, or tell no error of it. Where
+        sites with half of the events tell what compares classes with a regression with squares of
+        the columns, and with own coefficients about it, kinds are ahead of these likewise.
         """
         gain, score = saved(self), self.pooled_log_score
         if not np.isfinite(gain.share):
@@ -233,8 +233,10 @@ class LatentClassRegressionResult(Result):
 
     @property
     def curve_told(self) -> bool:
-        """Whether sites tell what compares classes with a regression with squares."""
-        return bool(np.isfinite(self.heldout_curve).all(axis=1).any())
+        """Whether sites with half of the events tell what classes are beside a curve."""
+        told = np.asarray(np.isfinite(self.heldout_curve).all(axis=1))
+        weight = np.nan_to_num(self.heldout_weight)
+        return bool(told.any() and 2 * weight[: len(told)][told].sum() >= weight.sum())
 
     @property
     def _beside_curve(self) -> str | None:
@@ -242,8 +244,10 @@ class LatentClassRegressionResult(Result):
         if not self.curve_told:
             return None
         error, score, own_error, own_score = self.over_curves
+        if not all(math.isfinite(found.half) for found in (error, own_score)):
+            return KINDS_OR_DEGREES
         if error.clear > 0 and score.share >= 0:
-            return None if own_score.clear > 0 and own_error.share > 0 else DEGREES
+            return None if own_score.clear > 0 and own_error.share >= 0 else DEGREES
         less = self.heldout_curve[:, 0] - self.heldout_curve[:, 2]
         return DEGREES if _over_sites(self, less / self._unit).better else NO_KINDS
 
@@ -255,7 +259,12 @@ class LatentClassRegressionResult(Result):
         """
         units = (self._unit, 1.0, self._unit, 1.0)
         both = zip(self.heldout_curve.T, self.heldout_curve_error.T, units, strict=True)
-        return [_over_entities(self, told / unit, error / unit) for told, error, unit in both]
+        found = []
+        for told, error, unit in both:
+            one = _over_entities(self, told / unit, error / unit)
+            known = math.isfinite(one.half)
+            found.append(one if known else _over_sites(self, told / unit))
+        return found
 
     @property
     def _unit(self) -> float:
@@ -405,8 +414,8 @@ class LatentClassRegressionResult(Result):
         if verdict != KINDS and self.n_judged > 1 and gain.clear > 0:
             lower = self.pooled_log_score[CLASSES] < self.pooled_log_score[RIDGE]
             said += " Their log score is lower, though." if lower else ""
-        if gain.clear > 0 and self.curve_is_enough:
-            said += " One regression with squares of the columns predicts as well: add them."
+        if gain.clear > 0 and self.beside_curve:
+            said += f" {self.beside_curve}"
         elif verdict == NO_KINDS and self.n_classes > 1:
             said += " Read the data as one regression: run again with n_classes = 1."
         if self.n_replaced:
@@ -414,17 +423,33 @@ class LatentClassRegressionResult(Result):
         if verdict == DEGREES and ahead.clear <= 0:
             better = "may fit better" if not ahead.share > 0 else "fits about as well"
             said += f" A mixed model {better}."
-        if verdict == KINDS and self.curve_told:
-            said += " They are ahead of one regression with squares of the columns, too."
-            if self.without_curve:
-                said += f" That regression rests on {len(self.curve_sites)} of "
-                said += f"{len(self.sites)} sites."
-        elif verdict == KINDS:
+        if verdict == KINDS and not self.curve_told:
             said += (
-                " A curve looks like kinds where the means of its column differ by entity: add "
-                "squares of the columns, and see whether kinds are left."
+                " They were not compared with a curve, which looks like kinds where the means of "
+                "its column differ by entity: add squares of the columns, and see whether kinds "
+                "are left."
             )
         return said
+
+    @property
+    def beside_curve(self) -> str:
+        """A sentence on one regression with squares, where classes were compared with it."""
+        if self.n_judged == 1 or not self.curve_told:
+            return ""
+        error, _, own_error, own_score = self.over_curves
+        if self.verdict == KINDS:
+            said = "They are ahead of one regression with squares of the columns, too"
+        elif self.curve_is_enough:
+            well = "better" if error.clear < 0 else "as well"
+            said = f"One regression with squares of the columns predicts {well}: add them"
+        elif error.clear > 0 and not (own_score.clear > 0 and own_error.share >= 0):
+            said = (
+                "Own coefficients about a curve predict about as well: add squares of the columns"
+            )
+        else:
+            return ""
+        some = f" (squares of {len(self.curve_sites)} of {len(self.sites)} sites)"
+        return f"{said}{some if self.without_curve else ''}."
 
     @property
     def without_curve(self) -> bool:

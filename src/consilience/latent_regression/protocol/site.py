@@ -8,7 +8,6 @@ At the end it says who belongs where, and keeps a predictor.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -44,6 +43,7 @@ from consilience.latent_regression.protocol.events import (
     worth_moving,
 )
 from consilience.latent_regression.protocol.messages import (
+    CURVED,
     MAX_BETAS,
     MAX_ROUNDS,
     N_FIGURES,
@@ -110,6 +110,12 @@ class _Here:
     def hidden(self) -> bool:
         """Whether nothing may hang on a single entity openly: masks hide sites of one, too."""
         return self.protected or secure_sums.KEYS in self.site.keys
+
+    @property
+    def tells_squares(self) -> bool:
+        """Whether sums with squares may leave, and what a curve from them is worth here."""
+        granted = self.site.per_record and secure_sums.KEYS not in self.site.keys
+        return granted and self.events.curve_may_leave(self.z, self.limits)
 
     def nobody(self) -> IntArray:
         """No class for any entity."""
@@ -435,7 +441,7 @@ def _tables(here: _Here, released: IntArray, message: Round | None) -> BoolArray
 # --------------------------------------------------------------------------- conclude
 
 
-@step("curve", once=True, summed=True)
+@step("curve", once=True)
 def curve(message: Curve, data: SiteData, state: State, site: SiteContext) -> tuple[Curved, State]:
     """Tell the moments of all events in the sums with squares of the features, or nothing."""
     here = _here(message.settings, data, state, site)
@@ -449,7 +455,7 @@ def curve(message: Curve, data: SiteData, state: State, site: SiteContext) -> tu
         blocks=events.agent,
         judged=events.centred(rows) if here.protected else None,
     )
-    if not events.curve_may_leave(here.z, here.limits):
+    if not here.tells_squares:
         sums = sums.withhold(np.ones(np.shape(sums.value), dtype=bool))
     return Curved(sums=sums), state
 
@@ -650,9 +656,16 @@ def _figures(
         entities=entities,
         least=steps,
     )
+    # A made-up curve picks out values, as sums with squares do: beside one nothing else is told.
+    silent = np.zeros(N_FIGURES, dtype=bool)
+    silent[CURVED] = not here.tells_squares
     # the events of one entity deviate from their own mean by nothing, taken together
-    alone = np.full(N_FIGURES, entities.min() == entities.max())
-    return dataclasses.replace(found, variance=found.variance.withhold(alone))
+    alone = silent | (entities.min() == entities.max())
+    return WeightedMeans(
+        found.mean.withhold(silent),
+        found.variance.withhold(alone),
+        found.effective.withhold(silent),
+    )
 
 
 class _Mixture(NamedTuple):

@@ -91,7 +91,6 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
             "mixed": mixed,
             "lead": lead(result),
             "beside_curves": result.over_curves if result.curve_told else [],
-            "curve_is_enough": result.curve_is_enough,
             "moved": moved,
             "restless": moved > RESTLESS,
             "covered": covered,
