@@ -98,12 +98,10 @@ def test_the_study_reads_every_site(data_dir: Callable[[str], Path], tmp_path: P
     assert dropped == 2  # patients of unknown age
 
 
-@pytest.fixture(scope="module")
-def run(data_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Run of the example under its sites' own policies."""
-    folder = tmp_path_factory.mktemp("eicu")
-    write_tables(data_dir("eicu_demo"), folder)
-    study = Study.load(EXAMPLE / "study.toml")
+def run_study(file: str, data: Path, folder: Path) -> Run:
+    """Run of a study of the example under its sites' own policies."""
+    write_tables(data, folder)
+    study = Study.load(EXAMPLE / file)
     files = {
         name: file.model_copy(
             update={
@@ -117,6 +115,43 @@ def run(data_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactor
     for i, site in enumerate(members(federation).values()):
         with_fixed_secrets(site, i)
     return method_of(study).run(federation, seed=study.seed)
+
+
+@pytest.fixture(scope="module")
+def run(data_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_study("study.toml", data_dir("eicu_demo"), tmp_path_factory.mktemp("eicu"))
+
+
+def test_one_regression_is_that_of_all_rows(
+    data_dir: Callable[[str], Path], tables: Mapping[str, pd.DataFrame], tmp_path: Path
+) -> None:
+    result = run_study("regression.toml", data_dir("eicu_demo"), tmp_path).result
+    rows = pd.concat(table.assign(site=name) for name, table in tables.items()).dropna()
+    male = (rows["sex"] == "male") * 1.0
+    sites = pd.get_dummies(rows["site"], dtype=float)[list(result.sites)]
+    design = np.column_stack([sites, rows["age"], male, rows["aps"]])
+    estimate, *_ = np.linalg.lstsq(design, rows["log_days"], rcond=None)
+    assert result.n == len(rows) == 1345 and result.columns == ("age", "sex=male", "aps")
+    np.testing.assert_allclose(result.estimate, estimate, rtol=1e-8, atol=1e-10)
+    page = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    for name, value, error, q in zip(
+        ("age", "sex", "aps"), result.estimate[-3:], result.error[-3:], result.q, strict=True
+    ):
+        assert f"| `{name}` | {value:.4f} | {error:.4f} | {q:.1f} |" in page
+    assert f"Q = {result.heterogeneity[0]:.1f} on 42" in page
+
+
+def test_a_description_withholds_one_column_at_the_smallest_site(
+    data_dir: Callable[[str], Path], tables: Mapping[str, pd.DataFrame], tmp_path: Path
+) -> None:
+    run = run_study("describe.toml", data_dir("eicu_demo"), tmp_path)
+    assert run.notes == (
+        "Column ventilated is withheld by south-under-100-beds: too few rows differ.",
+    )
+    rows = pd.concat(tables.values())
+    at = run.result.numbers.query("site == 'all sites'").set_index("column")
+    np.testing.assert_allclose(at.loc["aps", "mean"], rows["aps"].mean(), rtol=1e-10)
+    assert run.result.differing[0] == "sex"
 
 
 def test_no_groups(run: Run) -> None:

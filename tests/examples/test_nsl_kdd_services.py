@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from consilience.engines.study_check import check_sites
 from consilience.engines.study_run import method_of, read_site_files
@@ -43,7 +44,8 @@ ROWS = {
 def workspace(data_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example in a fresh place, with its tables."""
     root = tmp_path_factory.mktemp("nsl-kdd-services")
-    shutil.copy(EXAMPLE / "study.toml", root)
+    for file in EXAMPLE.glob("*.toml"):
+        shutil.copy(file, root)
     shutil.copytree(EXAMPLE / "sites", root / "sites")
     write_tables(data_dir("nsl_kdd"), root / "tables")
     return root
@@ -118,3 +120,32 @@ def test_on_random_sites_averaging_beats_the_pooled_fit(data_dir: Callable[[str]
     sites, _, new = site_tables(connections(data_dir("nsl_kdd")), by_service=False)
     found = without_rounds(sites, new)
     assert found["averaging"] < found["pooled"]
+
+
+def test_a_description_of_the_traffic(workspace: Path, tmp_path: Path) -> None:
+    root = tmp_path / "services"
+    shutil.copytree(workspace, root, ignore=shutil.ignore_patterns("homes"))
+    run = run_workspace(root, "describe.toml")
+    tables = {name: pd.read_csv(root / "tables" / f"{name}.csv") for name in ROWS}
+    told = run.result.counts["dos"][:, :2]
+    own = [
+        (tables[name]["dos"] == level).sum() for name in run.result.sites for level in ("no", "yes")
+    ]
+    np.testing.assert_array_equal(told.ravel(), own)
+    assert run.result.differing[0] == "dos" and len(run.result.differing) == 6
+
+
+def test_one_round_of_own_fits_finds_that_services_differ(workspace: Path, tmp_path: Path) -> None:
+    """What they add up to is far from the fit to all rows, as the page says."""
+    root = tmp_path / "services"
+    shutil.copytree(workspace, root, ignore=shutil.ignore_patterns("homes"))
+    result = run_workspace(root, "regression.toml").result
+    assert sorted(result.left_out) == ["auth", "ftp", "time"] and result.n == 19_211
+    assert result.heterogeneity[0] > 400
+    rows = pd.concat(pd.read_csv(root / "tables" / f"{name}.csv") for name in result.sites)
+    fit = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000)
+    fit.fit(rows[["count", "dst_host_count"]] / 100, rows["dos"] == "yes")
+    page = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    pooled = fit.coef_[0]
+    for name, one, other in zip(result.columns, 100 * result.estimate[1:], pooled, strict=True):
+        assert f"| `{name}` | {one:.2f} | {other:.2f} |" in page
