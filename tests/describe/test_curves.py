@@ -651,7 +651,7 @@ def test_size_of_the_log_rank_test_and_coverage_of_limits(n: int, seen: Any) -> 
 def test_the_log_rank_test_of_families_rejects_too_often_and_of_small_sites_is_mostly_none() -> (
     None
 ):
-    """What the guide says of it: people who hang together, and 20 sites of 60 people.
+    """What the guide says of it: people who are correlated, and 20 sites of 60 people.
 
     Families of five in one group, of whom the logarithm of times shares a standard deviation of .8:
     .14 of 600 tables, Monte Carlo error .014: bounds are 3 errors away. Of 200 tables of small

@@ -1,4 +1,4 @@
-"""Whether limits by cluster hold what a Cox regression of rows that hang together estimates."""
+"""Whether limits by cluster hold what a Cox regression of rows that are correlated estimates."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def test_what_halves_have_in_common_by_chance_varies_more_than_draws() -> None:
     for n, share in ((1, 1.0), (2, 1.0), (10, 0.6)):
         mean = one_cloud.averaged([Compared(3.0, draws)] * n, by_chance=True)
         assert mean.score == pytest.approx(1 / np.sqrt(share))
-    # Variances of parts are averaged; how draws hang together over them makes no difference.
+    # Variances of parts are averaged; how draws are correlated over them makes no difference.
     parts = [Compared(3.0, draws), Compared(3.0, 7 * draws[[1, 2, 0]] - 12)]
     assert one_cloud.averaged(parts, by_chance=True).score == pytest.approx(1 / np.sqrt(50 / 2))
     # As simulated: u_A'u_B over both halves of random splits of sums of noise.
@@ -245,7 +245,7 @@ def test_draws_hang_together_over_splits_at_least_as_rows_do() -> None:
         mean = one_cloud.averaged(parts).draws
         assert mean.var(ddof=1) == pytest.approx(wanted)
         assert mean.mean() == pytest.approx(tables.mean())
-    # Draws that hang together more are left alone, and of equal ones nothing is said.
+    # Draws that are more correlated are left alone, and of equal ones nothing is said.
     draws = np.array([1.0, 2.0, 3.0])
     for elsewhere in (draws, np.ones(3)):
         parts = [Compared(3.0, draws, 1.0, elsewhere)] * 6

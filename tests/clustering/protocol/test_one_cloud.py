@@ -113,7 +113,7 @@ def test_scores_are_rounded_and_rest_on_classes_that_are_large_enough() -> None:
 
 
 def test_each_partition_is_held_beside_one_of_another_split() -> None:
-    """Its draws are told by that too, so that draws do not hang together less than rows."""
+    """Its draws are told by that too, so that draws are not less correlated than rows."""
     x = two_groups()
     halves = [np.arange(100), np.arange(100, 200)] * 2
     splits = [Split(at) for at in (1.4, 1.5, 1.6, 1.7)]

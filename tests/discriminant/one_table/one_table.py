@@ -103,7 +103,7 @@ class ShrunkenLDA(OneTableStudy):
 def table(
     n: int = 240, *, p: int = 4, apart: float = 1.2, seed: int = 1
 ) -> dict[str, NDArray[Any]]:
-    """Two classes whose first two columns hang together in the second only."""
+    """Two classes whose first two columns are correlated in the second only."""
     rng = np.random.default_rng(seed)
     y = rng.permutation(np.arange(n) % 2)
     x = rng.normal(size=(n, p))
