@@ -851,6 +851,34 @@ def test_weights_do_not_make_equal_values_of_a_column_others() -> None:
     assert np.isnan(told_with_squares(frame, "consortium", weighed)).all()
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_units_of_the_question_do_not_make_values_of_a_column_equal(scale: float) -> None:
+    villain = Villain(five_values(), "consortium").open()
+    villain.offer()
+    villain.begin(scale=scale)
+    assert np.isnan(villain.curve()).all()
+
+
+@pytest.mark.parametrize("odd", [None, 0.5, 2.0, -1.3])
+@pytest.mark.parametrize("small", ["curve_variance", "sigma2"])
+def test_made_up_variances_do_not_silence_a_site_for_one_entity(
+    odd: float | None, small: str
+) -> None:
+    """Of an entity with one value of x a system was singular, and nothing was told of anybody."""
+    frame = with_values(np.random.default_rng(7).normal(size=360).round(2))
+    level = np.repeat(np.random.default_rng(5).normal(size=60), 6)
+    frame = frame.assign(y=level + np.random.default_rng(6).normal(size=360))
+    if odd is not None:
+        frame.loc[frame["entity"] == "e016", "x1"] = odd
+    villain = Villain(frame, holdout=0.2, n_cells=3).open()
+    villain.offer()
+    villain.begin()
+    given = {"sigma2": relayed(1.0, AGGREGATE), small: relayed(1e-25, AGGREGATE)}
+    means = relayed(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), MODEL)
+    figures = villain.conclude([0.0, 0.0, 0.0], mean=means, **given)
+    assert np.isfinite(figures[:4]).all()
+
+
 def test_sums_with_squares_leave_only_where_records_may() -> None:
     assert np.isnan(told_with_squares(table(), "strict")).all()
     assert np.isfinite(told_with_squares(table(), "consortium")).all()

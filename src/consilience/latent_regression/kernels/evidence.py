@@ -505,7 +505,7 @@ def own_predictions(
     moved = _normal(blocks, np.broadcast_to(mean, blocks.cross.shape), root, sigma2)[1]
     turned = np.swapaxes(root, 1, 2)
     left = np.eye(x.shape[1]) + turned @ blocks.products @ root
-    spread = root @ np.linalg.solve(left, turned)
+    spread = root @ _solve(left, turned)
     away = np.einsum("nf,nfg,ng->n", x, spread[entity], x)
     return (x * moved[entity]).sum(axis=1), sigma2 * (1.0 + away)
 
@@ -650,6 +650,14 @@ def _over_sweeps(logs: FloatArray, means: list[list[FloatArray]], halves: Halves
     return scores
 
 
+def _solve(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Solve symmetric systems; made-up parameters make one entity's singular, not all answers."""
+    try:
+        return np.asarray(np.linalg.solve(left, right))
+    except np.linalg.LinAlgError:
+        return np.asarray(np.linalg.pinv(left, hermitian=True) @ right)
+
+
 def _normal(
     part: Blocks, mean: FloatArray, root: FloatArray, sigma2: float
 ) -> tuple[FloatArray, FloatArray]:
@@ -674,7 +682,7 @@ def _normal(
     turned = np.swapaxes(root, 1, 2)
     inner = np.eye(s.shape[1]) + turned @ s @ root
     at_root = _apply(turned, g)
-    solved = np.asarray(np.linalg.solve(inner, at_root[:, :, None])[:, :, 0], dtype=np.float64)
+    solved = np.asarray(_solve(inner, at_root[:, :, None])[:, :, 0], dtype=np.float64)
     squares = np.maximum(squares - (at_root * solved).sum(axis=1), 0.0)
     log_det = np.linalg.slogdet(inner)[1]
     density = -0.5 * (part.n * (_LOG_2PI + np.log(sigma2)) + log_det + squares / sigma2)

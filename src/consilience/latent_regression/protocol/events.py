@@ -151,7 +151,10 @@ class Events:
         size = np.sqrt((rows**2).sum(axis=0))
         u, values, _ = np.linalg.svd(rows / np.where(size > 0, size, 1.0), full_matrices=False)
         leverage = (u[:, values > _SPANNED * values[0]] ** 2).sum(axis=1)
-        columns = np.round(self.plain(z)[used, 1:-1], 9).T  # weights leave rounding on values
+        # in units that nobody chose, without what weights leave of rounding on equal values
+        columns = self.plain(self.z)[used, 1:-1].T
+        sizes = np.abs(columns).max(axis=1, keepdims=True)
+        columns = np.round(columns / np.where(sizes > 0, sizes, 1.0), 12)
         return bool(leverage.max() <= limits.max_share) and not any(
             _few_beside_four(column, limits.min_records) for column in columns
         )

@@ -273,7 +273,10 @@ class LatentClassRegressionResult(Result):
     @property
     def curve_is_enough(self) -> bool:
         """Whether squares make one regression better, and classes are not clearly ahead of it."""
-        if self.n_judged == 1 or not self.curve_told or self.over_curves[0].clear > 0:
+        if self.n_judged == 1 or not self.curve_told:
+            return False
+        error = self.over_curves[0]
+        if error.clear > 0 or not math.isfinite(error.half):
             return False
         less = (self.heldout_gain - self.heldout_curve[:, 0]) / self._unit
         return _over_sites(self, less).share >= HARDLY
@@ -423,26 +426,29 @@ class LatentClassRegressionResult(Result):
         if verdict == DEGREES and ahead.clear <= 0:
             better = "may fit better" if not ahead.share > 0 else "fits about as well"
             said += f" A mixed model {better}."
-        if verdict == KINDS and not self.curve_told:
-            said += (
-                " They were not compared with a curve, which looks like kinds where the means of "
-                "its column differ by entity: add squares of the columns, and see whether kinds "
-                "are left."
-            )
         return said
 
     @property
     def beside_curve(self) -> str:
         """A sentence on one regression with squares, where classes were compared with it."""
+        verdict = self.verdict
+        if verdict == KINDS and not self.curve_told:
+            return (
+                "They were not compared with a curve, which looks like kinds where the means of "
+                "its column differ by entity: add squares of the columns, and see whether kinds "
+                "are left."
+            )
         if self.n_judged == 1 or not self.curve_told:
             return ""
-        error, _, own_error, own_score = self.over_curves
-        if self.verdict == KINDS:
+        error = self.over_curves[0]
+        if verdict == KINDS:
             said = "They are ahead of one regression with squares of the columns, too"
         elif self.curve_is_enough:
             well = "better" if error.clear < 0 else "as well"
             said = f"One regression with squares of the columns predicts {well}: add them"
-        elif error.clear > 0 and not (own_score.clear > 0 and own_error.share >= 0):
+        elif verdict == NO_KINDS:
+            said = "They are not clearly ahead of one regression with squares of the columns"
+        elif verdict == DEGREES and lead(self).clear > 0 and saved_over(self, MIXED).share > 0:
             said = (
                 "Own coefficients about a curve predict about as well: add squares of the columns"
             )

@@ -446,7 +446,8 @@ def curve(message: Curve, data: SiteData, state: State, site: SiteContext) -> tu
     """Tell the moments of all events in the sums with squares of the features, or nothing."""
     here = _here(message.settings, data, state, site)
     events = here.events
-    rows = events.curved(here.z)
+    tells = here.tells_squares
+    rows = events.curved(here.z) if tells else np.zeros((len(here.z), 2 * events.n_features + 2))
     sums = class_sums(
         rows,
         cells=np.where(events.used, 0, -1),
@@ -455,7 +456,7 @@ def curve(message: Curve, data: SiteData, state: State, site: SiteContext) -> tu
         blocks=events.agent,
         judged=events.centred(rows) if here.protected else None,
     )
-    if not here.tells_squares:
+    if not tells:
         sums = sums.withhold(np.ones(np.shape(sums.value), dtype=bool))
     return Curved(sums=sums), state
 
@@ -601,22 +602,28 @@ def _figures(
     shares = np.maximum(message.base.value, _TINY)
     degrees = like_classes(classes.mean, shares, sigma2, float(classes.delta2))
     by_own, spread = own_predictions(*degrees, sigma2, blocks, x, entities)
-    # the same about one regression with squares, which classes would otherwise follow
-    bent, noise = events.curved(here.z), min(float(message.curve_variance.value), sigma2)
+    curve, bent = np.asarray(message.curve.value), events.curved(here.z)
     wide = np.ascontiguousarray(events.design(events.plain(bent)[held], here.s.fit_intercept))
-    curve = np.asarray(message.curve.value)
     if curve.shape != wide.shape[1:]:
         raise ProtocolError("the curve has other columns than the study")
-    along = wide @ curve
-    ratio = np.zeros((len(curve), len(curve)))
-    ratio[: len(ridge), : len(ridge)] = degrees[1] * sigma2 / noise
-    about = own_predictions(curve, ratio, noise, events.blocks(bent, here.s), wide, entities)
 
     def log_normal(mean: FloatArray, variance: FloatArray | float) -> FloatArray:
         return np.asarray(-0.5 * (np.log(2 * math.pi * variance) + (y - mean) ** 2 / variance))
 
     log_classes, log_own = mixture.log_density(y), log_normal(by_own, spread)
-    log_along = log_normal(along, float(message.curve_variance.value))
+    beside = [np.zeros(len(y))] * 4
+    if here.tells_squares:  # one regression with squares, which classes would otherwise follow
+        along, variance = wide @ curve, float(message.curve_variance.value)
+        noise = min(variance, sigma2)
+        ratio = np.zeros((len(curve), len(curve)))
+        ratio[: len(ridge), : len(ridge)] = degrees[1] * sigma2 / noise
+        about = own_predictions(curve, ratio, noise, events.blocks(bent, here.s), wide, entities)
+        beside = [
+            ((y - along) ** 2 - (y - mixed) ** 2) * unit**2,
+            log_classes - log_normal(along, variance),
+            ((y - about[0]) ** 2 - (y - mixed) ** 2) * unit**2,
+            log_classes - log_normal(*about),
+        ]
     columns = [
         (y - by_all) ** 2 * unit**2,
         (y - by_own) ** 2 * unit**2,
@@ -629,10 +636,7 @@ def _figures(
         (high - low) * unit,
         ((y - by_all) ** 2 - (y - mixed) ** 2) * unit**2,
         log_classes - log_own,
-        ((y - along) ** 2 - (y - mixed) ** 2) * unit**2,
-        log_classes - log_along,
-        ((y - about[0]) ** 2 - (y - mixed) ** 2) * unit**2,
-        log_classes - log_normal(*about),
+        *beside,
     ]
     # Made-up classes could single out an entity: means are rounded to what any one does to them,
     # and to what its being in its class makes of a response that is not known.
