@@ -613,14 +613,14 @@ def _figures(
     log_classes, log_own = mixture.log_density(y), log_normal(by_own, spread)
     beside = [np.zeros(len(y))] * 4
     if here.tells_squares:  # one regression with squares, which classes would otherwise follow
-        along, variance = wide @ curve, float(message.curve_variance.value)
-        noise = min(variance, sigma2)
+        along, around = wide @ curve, float(message.curve_variance.value)
+        noise = min(around, sigma2)
         ratio = np.zeros((len(curve), len(curve)))
         ratio[: len(ridge), : len(ridge)] = degrees[1] * sigma2 / noise
         about = own_predictions(curve, ratio, noise, events.blocks(bent, here.s), wide, entities)
         beside = [
             ((y - along) ** 2 - (y - mixed) ** 2) * unit**2,
-            log_classes - log_normal(along, variance),
+            log_classes - log_normal(along, around),
             ((y - about[0]) ** 2 - (y - mixed) ** 2) * unit**2,
             log_classes - log_normal(*about),
         ]
