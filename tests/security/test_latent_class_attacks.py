@@ -26,7 +26,7 @@ from consilience.latent_regression.protocol import LatentClassRegression
 from consilience.latent_regression.protocol import events as at_rows
 from consilience.latent_regression.protocol import site as at_site
 from consilience.latent_regression.protocol.messages import (
-    CURVED,
+    N_FIGURES,
     Begin,
     Conclude,
     Curve,
@@ -835,7 +835,15 @@ def off_the_curve() -> pd.DataFrame:
     return frame.assign(y=frame["x1"] ** 2 + off)
 
 
-FEW = [of_few, beside_two_values, five_values, between_two_crowds, off_the_curve]
+def of_one_entity() -> pd.DataFrame:
+    """Twelve events of one entity have a value that no other has."""
+    frame = with_values(np.repeat([0.0, 1.0], 180)).assign(
+        entity=lambda made: made["entity"].where(made["entity"] != "e017", "e016")
+    )
+    return frame.assign(x1=frame["x1"].mask(frame["entity"] == "e016", 2.0))
+
+
+FEW = [of_few, beside_two_values, five_values, between_two_crowds, off_the_curve, of_one_entity]
 
 
 @pytest.mark.parametrize("policy", PROTECTING)
@@ -859,24 +867,28 @@ def test_units_of_the_question_do_not_make_values_of_a_column_equal(scale: float
     assert np.isnan(villain.curve()).all()
 
 
-@pytest.mark.parametrize("odd", [None, 0.5, 2.0, -1.3])
-@pytest.mark.parametrize("small", ["curve_variance", "sigma2"])
-def test_made_up_variances_do_not_silence_a_site_for_one_entity(
-    odd: float | None, small: str
-) -> None:
-    """Of an entity with one value of x a system was singular, and nothing was told of anybody."""
-    frame = with_values(np.random.default_rng(7).normal(size=360).round(2))
-    level = np.repeat(np.random.default_rng(5).normal(size=60), 6)
-    frame = frame.assign(y=level + np.random.default_rng(6).normal(size=360))
-    if odd is not None:
-        frame.loc[frame["entity"] == "e016", "x1"] = odd
-    villain = Villain(frame, holdout=0.2, n_cells=3).open()
+def mixed_error(x: float | None, sigma2: float) -> float:
+    """Squared error of the mixed model, where all events of one entity have x."""
+    rng = np.random.default_rng(7)
+    frame = with_values(rng.normal(size=360).round(2), 7)
+    level, slope = np.repeat(rng.normal(size=(60, 2)), 6, axis=0).T
+    frame = frame.assign(y=level + 3 * slope * frame["x1"] + 0.2 * rng.normal(size=360))
+    if x is not None:
+        frame.loc[frame["entity"] == "e016", "x1"] = x
+    villain = Villain(frame, holdout=0.2, n_cells=4).open()
     villain.offer()
     villain.begin()
-    given = {"sigma2": relayed(1.0, AGGREGATE), small: relayed(1e-25, AGGREGATE)}
-    means = relayed(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), MODEL)
-    figures = villain.conclude([0.0, 0.0, 0.0], mean=means, **given)
-    assert np.isfinite(figures[:4]).all()
+    means = np.array([[1e3, 0.0], [-1e3, 0.0], [0.0, 1e-5], [0.0, -1e-5]])
+    means = means if sigma2 < 1e-9 else means / 1e3
+    given = {"mean": relayed(means, MODEL), "sigma2": relayed(sigma2, AGGREGATE)}
+    return float(villain.conclude([0.0] * 4, **given)[1])
+
+
+@pytest.mark.parametrize(("sigma2", "told"), [(1e-3, True), (1e-28, False), (1e-30, False)])
+def test_made_up_variances_do_not_make_all_follow_one_entity(sigma2: float, told: bool) -> None:
+    """Of an entity with one value of x a system is singular: others were silent, or far off."""
+    found = [mixed_error(x / 10, sigma2) for x in range(1, 21)]
+    assert np.isfinite([mixed_error(None, sigma2), *found]).tolist() == [told] * 21
 
 
 def test_sums_with_squares_leave_only_where_records_may() -> None:
@@ -897,9 +909,8 @@ def test_a_made_up_curve_tells_nothing_where_sums_with_squares_do_not_leave(
     villain.offer()
     villain.begin()
     figures = villain.conclude([0.0, 1.0])
-    assert np.isfinite(figures[:3]).all()
-    assert np.isfinite(figures[CURVED]).all() == told
-    assert np.isfinite(figures[CURVED]).any() == told
+    assert len(figures) == N_FIGURES + 4 * told
+    assert np.isfinite(figures[:3]).all() and np.isfinite(figures[N_FIGURES:]).all()
 
 
 def test_what_squares_would_tell_of_few() -> None:

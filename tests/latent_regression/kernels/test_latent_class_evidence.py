@@ -338,6 +338,19 @@ def test_without_an_intercept_no_random_intercepts_are_named() -> None:
     assert fit.evidence_.random in ("slopes", "slopes of entities and agents")
 
 
+def test_a_singular_system_is_of_one_entity_alone() -> None:
+    rng = stream(4, "systems")
+    half = rng.standard_normal((5, 3, 3))
+    left = np.eye(3) + half @ np.swapaxes(half, 1, 2)
+    right = rng.standard_normal((5, 3, 2))
+    usual = ev._solve(left, right)
+    left[2] = 1e20 * np.ones((3, 3))  # 1 and a nonnegative one, to rounding
+    found = ev._solve(left, right)
+    np.testing.assert_array_equal(np.delete(found, 2, 0), np.delete(usual, 2, 0))
+    assert np.isfinite(found[2]).all()
+    assert np.abs(found[2]).max() <= 3 * np.abs(right[2]).max()
+
+
 def test_ahead_is_by_a_standard_error_in_both_figures() -> None:
     assert difference(0.011, 0.021, False).ahead
     assert not difference(0.009, 0.3, False).ahead and not difference(0.3, 0.019, False).ahead

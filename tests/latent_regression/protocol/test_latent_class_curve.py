@@ -23,7 +23,7 @@ from tests.reference.curve import curve_ridge, log_normal, own_about_curve
 SETTINGS = Settings(
     n_cells=4, start="random", concentration="exact", fit_intercept=True, holdout=0.2, level=0.9
 )
-SAYS_SQUARES = "They were not compared with a curve"
+SAYS_SQUARES = "The classes were not compared with a curve"
 
 
 def curved(slopes: float = 0.0, seed: int = 2) -> dict[str, pd.DataFrame]:
@@ -143,7 +143,7 @@ def test_a_site_that_keeps_squares_back_is_named(monkeypatch: pytest.MonkeyPatch
     assert result.curve_sites == ("site-1", "site-2")
     # beside a curve that others told it tells nothing of its own
     assert np.isfinite(result.heldout_curve).all(axis=1).tolist() == [False, True, True]
-    assert result.curve_told and "(squares of 2 of 3 sites)" in result.summary()
+    assert result.curve_told and "(by squares that 2 of 3 sites tell)" in result.summary()
 
 
 @pytest.mark.parametrize("more", [{"n_classes": 1}, {"holdout": 0.0}])

@@ -254,8 +254,8 @@ def test_a_curve_that_predicts_as_well_is_said_first_and_its_figures_below() -> 
     assert any("squares of the columns predicts better" in s for s in headline(bent).more)
     unit = float(bent.pooled(bent.heldout_mse[:, :1])[0])
     said = spoken(blocks(bent)[HELD_OUT])
-    assert f"squared error is higher by {0.2 / unit:.1%} of one ridge's" in said
-    assert f"squared error is lower by {0.1 / unit:.1%} of one ridge's" in said
+    assert f"squared error is higher by {0.2 / unit:.1%} of the error of one ridge" in said
+    assert f"squared error is lower by {0.1 / unit:.1%} of the error of one ridge" in said
     assert "lower by 0.0500" in said and "higher by 0.0200" in said
     assert "The curve rests on s000 and s002" in said
     told = dataclasses.replace(bent, heldout_curve=np.full((4, 4), 0.1), curve_sites=bent.sites)

@@ -651,11 +651,20 @@ def _over_sweeps(logs: FloatArray, means: list[list[FloatArray]], halves: Halves
 
 
 def _solve(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Solve symmetric systems; made-up parameters make one entity's singular, not all answers."""
+    """Solve with matrices (E, q, q) that are 1 and a nonnegative one.
+
+    Made-up parameters can make an entity's singular by rounding: its answer is another then, and
+    nobody else's, since what is told of all would else follow that entity's values.
+    """
     try:
         return np.asarray(np.linalg.solve(left, right))
     except np.linalg.LinAlgError:
-        return np.asarray(np.linalg.pinv(left, hermitian=True) @ right)
+        right = np.broadcast_to(right, (len(left), *right.shape[-2:]))
+        if len(left) > 1:
+            each = [_solve(a[None], b[None]) for a, b in zip(left, right, strict=True)]
+            return np.concatenate(each)
+        values, u = np.linalg.eigh(left)
+        return np.asarray(u @ (np.swapaxes(u, -1, -2) @ right / np.maximum(values, 1.0)[..., None]))
 
 
 def _normal(

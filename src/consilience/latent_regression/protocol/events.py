@@ -23,6 +23,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,7 @@ from consilience.wire.disclosure import Limits, may_leave
 _PURPOSE = "latent-class-regression"
 _HELD_OUT = "held out"
 _LARGEST = 1e140
+_USUAL = 8
 _SPANNED = 1e-10
 """Of the largest singular value, below which a combination of columns is constant."""
 
@@ -156,7 +158,7 @@ class Events:
         sizes = np.abs(columns).max(axis=1, keepdims=True)
         columns = np.round(columns / np.where(sizes > 0, sizes, 1.0), 12)
         return bool(leverage.max() <= limits.max_share) and not any(
-            _few_beside_four(column, limits.min_records) for column in columns
+            _few_beside_four(column, self.entity[used], limits) for column in columns
         )
 
     def enough(self, z: FloatArray, limits: Limits) -> Callable[[IntArray], bool]:
@@ -294,14 +296,25 @@ def events_of(
     return made
 
 
-def _few_beside_four(column: FloatArray, least: int) -> bool:
-    """Whether some events, but few, have none of the one, two, three or four usual values.
+def _few_beside_four(column: FloatArray, entity: IntArray, limits: Limits) -> bool:
+    """Whether some events, but few or of few entities, have none of one to four usual values.
 
-    A polynomial of degree four is 0 at four values at most.
+    A polynomial of degree four is 0 at four values at most: any of the `_USUAL` most frequent.
     """
-    counts = np.sort(np.unique(column, return_counts=True)[1])[::-1]
-    rest = len(column) - np.cumsum(counts)[:4]
-    return bool(((rest > 0) & (rest < least)).any())
+    _, place, counts = np.unique(column, return_inverse=True, return_counts=True)
+    rank = np.empty(len(counts), dtype=np.int64)
+    rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+    value = np.minimum(rank[place], _USUAL)
+    usual = range(min(len(counts), _USUAL))
+    by_value = np.zeros((_USUAL + 1, int(entity.max()) + 1))
+    np.add.at(by_value, (value, entity), 1.0)
+    for n in range(1, 5):
+        for zeros in combinations(usual, n):
+            rest = np.delete(by_value, zeros, axis=0).sum(axis=0)
+            few = rest.sum() < limits.min_records or (rest > 0).sum() < limits.min_entities
+            if rest.any() and few:
+                return True
+    return False
 
 
 def digest_of(data: SiteData) -> str:

@@ -40,7 +40,6 @@ from consilience.exceptions import ProtocolError
 from consilience.latent_regression.protocol import site as at_site
 from consilience.latent_regression.protocol.events import WITHHELD, events_of
 from consilience.latent_regression.protocol.messages import (
-    CURVED,
     MARKS,
     Begin,
     ClassTotals,
@@ -152,8 +151,7 @@ def conclude_total(
     require_masks(site)
     events = float(state["events"])
     own, state = at_site.conclude(message, data, state, site)
-    told = own.figures.value[: CURVED.start]  # no curve is told, nor what classes are beside it
-    weight = events if np.isfinite(told).all() else float("nan")
+    weight = events if np.isfinite(own.figures.value).all() else float("nan")
     part = 0.0 * weight + 1.0
     found = Losses(
         figures=replaced(own.figures, own.figures.value * weight),

@@ -20,8 +20,9 @@ from consilience.wire.message import Aggregate, Model, Public, is_gram, message,
 MAX_CLASSES = 200
 MAX_ROUNDS = 1000
 MAX_BETAS = 20
-N_FIGURES = 15
-CURVED = slice(11, 15)
+N_FIGURES = 11
+N_CURVED = 4
+"""Further figures of sites that tell sums with squares."""
 """Of the figures, those beside regressions with squares of the columns."""
 _ROUNDING = 1e-9
 MARKS = 2
@@ -237,19 +238,21 @@ class Concluded:
     """What the classes are worth on events that were held out."""
 
     figures: Released = Aggregate(
-        f"{N_FIGURES}",
+        "n",
         "means over held-out events: squared errors of ridge, mixed model, classes, mean; log "
         "scores of the first three; events inside intervals, width of intervals; squared error of "
-        "ridge less that of classes; log score of classes less that of the mixed model; the same "
-        "two beside ridge with squares, and beside own coefficients about that curve",
+        "ridge less that of classes; log score of classes less that of the mixed model; of sites "
+        "that tell squares also these two beside ridge with squares, and beside own coefficients "
+        "about that curve",
         gaps=True,
     )
-    variances: Released = Aggregate(
-        f"{N_FIGURES}", "their squared standard errors", gaps=True, low=0
-    )
-    effective: Released = Aggregate(
-        f"{N_FIGURES}", "effective numbers of events, coarsely", gaps=True, low=0
-    )
+    variances: Released = Aggregate("n", "their squared standard errors", gaps=True, low=0)
+    effective: Released = Aggregate("n", "effective numbers of events, coarsely", gaps=True, low=0)
+
+    def check(self, request: Conclude, known: Mapping[str, Any]) -> str | None:
+        """Figures, with those beside a curve or without."""
+        several = N_FIGURES, N_FIGURES + N_CURVED
+        return None if len(self.figures.value) in several else "figures of another number"
 
 
 @message("latent-class-regression/losses", version=3)

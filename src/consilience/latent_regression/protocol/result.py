@@ -24,7 +24,7 @@ from consilience.latent_regression.kernels.evidence import (
 )
 from consilience.latent_regression.protocol.coordinator import Ending, Rounds
 from consilience.latent_regression.protocol.events import AS_BEFORE, NEW, WITHHELD
-from consilience.latent_regression.protocol.messages import CURVED, MARKS, N_FIGURES, Concluded
+from consilience.latent_regression.protocol.messages import MARKS, N_CURVED, N_FIGURES, Concluded
 from consilience.protocol.method import CoordinatorContext
 from consilience.protocol.next_study import Asked, Led, partner, regression
 from consilience.protocol.phases.secure_sums import ALL, MASKED
@@ -228,8 +228,12 @@ class LatentClassRegressionResult(Result):
                 return KINDS_OR_DEGREES
             if not (ahead.clear > 0 and less.share > 0):
                 return DEGREES
-            return self._beside_curve or KINDS
+            return self._verdict_beside_curve or KINDS
         return DEGREES if saved_over(self, RIDGE, by=MIXED).better else NO_KINDS
+
+    @property
+    def _some_compare(self) -> bool:
+        return bool(np.isfinite(self.heldout_curve).all(axis=1).any())
 
     @property
     def curve_told(self) -> bool:
@@ -239,7 +243,7 @@ class LatentClassRegressionResult(Result):
         return bool(told.any() and 2 * weight[: len(told)][told].sum() >= weight.sum())
 
     @property
-    def _beside_curve(self) -> str | None:
+    def _verdict_beside_curve(self) -> str | None:
         """What is said in the place of kinds, where these are not ahead of a curve."""
         if not self.curve_told:
             return None
@@ -417,8 +421,8 @@ class LatentClassRegressionResult(Result):
         if verdict != KINDS and self.n_judged > 1 and gain.clear > 0:
             lower = self.pooled_log_score[CLASSES] < self.pooled_log_score[RIDGE]
             said += " Their log score is lower, though." if lower else ""
-        if gain.clear > 0 and self.beside_curve:
-            said += f" {self.beside_curve}"
+        if gain.clear > 0 and self.curve_sentence:
+            said += f" {self.curve_sentence}"
         elif verdict == NO_KINDS and self.n_classes > 1:
             said += " Read the data as one regression: run again with n_classes = 1."
         if self.n_replaced:
@@ -429,36 +433,37 @@ class LatentClassRegressionResult(Result):
         return said
 
     @property
-    def beside_curve(self) -> str:
+    def curve_sentence(self) -> str:
         """A sentence on one regression with squares, where classes were compared with it."""
         verdict = self.verdict
         if verdict == KINDS and not self.curve_told:
+            most = " at sites with half of the events" if self._some_compare else ""
             return (
-                "They were not compared with a curve, which looks like kinds where the means of "
-                "its column differ by entity: add squares of the columns, and see whether kinds "
-                "are left."
+                f"The classes were not compared with a curve{most}, which looks like kinds where "
+                "the means of its column differ by entity: add squares of the columns, and see "
+                "whether kinds are left."
             )
         if self.n_judged == 1 or not self.curve_told:
             return ""
         error = self.over_curves[0]
         if verdict == KINDS:
-            said = "They are ahead of one regression with squares of the columns, too"
+            said = "The classes are ahead of one regression with squares of the columns, too"
         elif self.curve_is_enough:
             well = "better" if error.clear < 0 else "as well"
             said = f"One regression with squares of the columns predicts {well}: add them"
         elif verdict == NO_KINDS:
-            said = "They are not clearly ahead of one regression with squares of the columns"
+            said = "The classes are not clearly ahead of one regression with squares of the columns"
         elif verdict == DEGREES and lead(self).clear > 0 and saved_over(self, MIXED).share > 0:
             said = (
                 "Own coefficients about a curve predict about as well: add squares of the columns"
             )
         else:
             return ""
-        some = f" (squares of {len(self.curve_sites)} of {len(self.sites)} sites)"
-        return f"{said}{some if self.without_curve else ''}."
+        some = f" (by squares that {len(self.curve_sites)} of {len(self.sites)} sites tell)"
+        return f"{said}{some if self.squares_of_some else ''}."
 
     @property
-    def without_curve(self) -> bool:
+    def squares_of_some(self) -> bool:
         """Whether sites kept the sums with squares back that others told."""
         return not self.masked and 0 < len(self.curve_sites) < len(self.sites)
 
@@ -637,13 +642,14 @@ def build_result(
     errors = np.sqrt(np.maximum(np.diagonal(spread, axis1=1, axis2=2), 0.0))
     # by site: figures, their squared standard errors and effective numbers; sizes of its classes;
     # by status, round and site: its numbers of classes
-    figures = np.full((len(sites), 3, N_FIGURES), np.nan)
+    figures = np.full((len(sites), 3, N_FIGURES + N_CURVED), np.nan)
     site_sizes = np.full((len(sites), k), np.nan)
     by_status = np.zeros((4, len(trace["status"]), len(sites)), dtype=np.int64)
     for b, site in enumerate(sites):
         if site in concluded:
             reply = concluded[site]
-            figures[b] = [r.value for r in (reply.figures, reply.variances, reply.effective)]
+            told = [r.value for r in (reply.figures, reply.variances, reply.effective)]
+            figures[b, :, : len(told[0])] = told
         if site in rounds.standing:
             site_sizes[b] = ending.summed(rounds.standing[site].now[:, -MARKS])
         for r, told in enumerate(trace["status"]):
@@ -651,7 +657,7 @@ def build_result(
     if n_replaced:
         figures[:, :, 7:9] = np.nan  # intervals of classes that are not kept
     if rounds.curve is None:
-        figures[:, :, CURVED] = np.nan  # one regression without squares once more
+        figures[:, :, N_FIGURES:] = np.nan  # one regression without squares once more
     nothing = (np.nan, np.nan, np.nan)
     n_events, n_entities, n_agents = np.array([survey.sizes.get(s, nothing) for s in sites]).T
     return LatentClassRegressionResult(
@@ -710,8 +716,8 @@ def build_result(
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
         remarks=tuple(_remarks(ctx, rounds, k)),
         n_replaced=n_replaced,
-        heldout_curve=figures[:, 0, CURVED],
-        heldout_curve_error=np.sqrt(figures[:, 1, CURVED]),
+        heldout_curve=figures[:, 0, N_FIGURES:],
+        heldout_curve_error=np.sqrt(figures[:, 1, N_FIGURES:]),
         curve_sites=rounds.curve_sites,
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -43,9 +44,9 @@ from consilience.latent_regression.protocol.events import (
     worth_moving,
 )
 from consilience.latent_regression.protocol.messages import (
-    CURVED,
     MAX_BETAS,
     MAX_ROUNDS,
+    N_CURVED,
     N_FIGURES,
     Begin,
     Conclude,
@@ -83,6 +84,8 @@ _DIGITS = 1e-11
 NO_SHARE = 1e-290
 """Share of the classes that have been merged away, and are not drawn again."""
 _TINY = np.finfo(float).tiny
+_WIDEST = 1e12
+"""Of the variance between entities over that of the noise, per mean square of a column."""
 _NEEDED = ("settings", "rows", "seeds", "events", "scaling")
 """Of the state, what every later step needs."""
 
@@ -111,7 +114,7 @@ class _Here:
         """Whether nothing may hang on a single entity openly: masks hide sites of one, too."""
         return self.protected or secure_sums.KEYS in self.site.keys
 
-    @property
+    @cached_property
     def tells_squares(self) -> bool:
         """Whether sums with squares may leave, and what a curve from them is worth here."""
         granted = self.site.per_record and secure_sums.KEYS not in self.site.keys
@@ -487,7 +490,7 @@ def conclude(
     except (DataError, np.linalg.LinAlgError):
         if not here.hidden:
             raise
-        figures = _no_figures()
+        figures = _no_figures(here)
     _keep(message, here, data, scaling, classes, known)
     reply = Concluded(figures=figures.mean, variances=figures.variance, effective=figures.effective)
     return reply, {name: state[name] for name in _NEEDED}
@@ -588,7 +591,7 @@ def _figures(
     events = here.events
     held = np.flatnonzero(events.held & (events.root > 0))
     if not len(held):
-        return _no_figures()
+        return _no_figures(here)
     rows, entities = here.z[held] / events.root[held, None], events.entity[held]
     x, y = np.ascontiguousarray(events.design(rows, here.s.fit_intercept)), rows[:, -1]
     mixture = _Mixture(known[entities], *prediction.class_predictions(x, classes))
@@ -601,20 +604,28 @@ def _figures(
     sigma2 = float(classes.sigma2)
     shares = np.maximum(message.base.value, _TINY)
     degrees = like_classes(classes.mean, shares, sigma2, float(classes.delta2))
+    # Rounding of one entity's numbers is all that is left of a spread as wide as none by rounds:
+    # beside it nothing is told. It is a matter of the question and of sums that the offer tells.
+    squares = np.diagonal(blocks.products, axis1=1, axis2=2).sum(axis=0) / blocks.n.sum()
+    made_up = float((np.diagonal(degrees[1]) * squares).max()) > _WIDEST
+    if made_up:
+        degrees = degrees[0], np.zeros_like(degrees[1])
     by_own, spread = own_predictions(*degrees, sigma2, blocks, x, entities)
-    curve, bent = np.asarray(message.curve.value), events.curved(here.z)
-    wide = np.ascontiguousarray(events.design(events.plain(bent)[held], here.s.fit_intercept))
-    if curve.shape != wide.shape[1:]:
+    curve = np.asarray(message.curve.value)
+    if len(curve) != len(ridge) + events.n_features:
         raise ProtocolError("the curve has other columns than the study")
 
     def log_normal(mean: FloatArray, variance: FloatArray | float) -> FloatArray:
         return np.asarray(-0.5 * (np.log(2 * math.pi * variance) + (y - mean) ** 2 / variance))
 
     log_classes, log_own = mixture.log_density(y), log_normal(by_own, spread)
-    beside = [np.zeros(len(y))] * 4
-    if here.tells_squares:  # one regression with squares, which classes would otherwise follow
-        along, around = wide @ curve, float(message.curve_variance.value)
-        noise = min(around, sigma2)
+    beside = []
+    # A made-up curve picks out values, as sums with squares do: one goes with the other.
+    if here.tells_squares:
+        bent, around = events.curved(here.z), float(message.curve_variance.value)
+        wide = np.ascontiguousarray(events.design(events.plain(bent)[held], here.s.fit_intercept))
+        # own coefficients have the classes' covariance; the noise is what either of both leaves
+        along, noise = wide @ curve, min(around, sigma2)
         ratio = np.zeros((len(curve), len(curve)))
         ratio[: len(ridge), : len(ridge)] = degrees[1] * sigma2 / noise
         about = own_predictions(curve, ratio, noise, events.blocks(bent, here.s), wide, entities)
@@ -651,18 +662,18 @@ def _figures(
     moved = ((weights - common.weights) * mixture.means).sum(axis=1)
     felt = np.column_stack([moved, mixture.slope(y) - common.slope(y)])
     error, score = by_entity(h[:, None] * np.abs(felt), entities).max(axis=0) * half / h.sum()
-    steps = np.zeros(N_FIGURES)
+    steps = np.zeros(N_FIGURES + N_CURVED)
     steps[[2, 9, 11, 13]], steps[[6, 10, 12, 14]] = error * unit**2, score
     found = weighted_means(
         np.column_stack(columns),
         h[:, None],
         limits=here.limits,
         entities=entities,
-        least=steps,
+        least=steps[: len(columns)],
     )
-    # A made-up curve picks out values, as sums with squares do: beside one nothing else is told.
-    silent = np.zeros(N_FIGURES, dtype=bool)
-    silent[CURVED] = not here.tells_squares
+    silent = np.zeros(N_FIGURES + N_CURVED, dtype=bool)
+    silent[[1, 5, 10, 13, 14]] = made_up
+    silent = silent[: len(columns)]
     # the events of one entity deviate from their own mean by nothing, taken together
     alone = silent | (entities.min() == entities.max())
     return WeightedMeans(
@@ -696,6 +707,7 @@ class _Mixture(NamedTuple):
         return np.asarray(slopes.sum(axis=1) / parts.sum(axis=1))
 
 
-def _no_figures() -> WeightedMeans:
-    gaps = aggregate(np.full((0, N_FIGURES), np.nan)).withhold(np.ones(N_FIGURES, dtype=bool))
+def _no_figures(here: _Here) -> WeightedMeans:
+    n = N_FIGURES + N_CURVED * here.tells_squares
+    gaps = aggregate(np.full((0, n), np.nan)).withhold(np.ones(n, dtype=bool))
     return WeightedMeans(gaps, gaps, gaps)
