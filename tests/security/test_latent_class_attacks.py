@@ -51,6 +51,7 @@ from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure
 from tests.granted import GRANTED, granted
 from tests.latent_regression.protocol.latent import by_site, events, federation
+from tests.reference.few_beside import off_some
 from tests.reference.moments_naive import cell_facts
 from tests.rotation import by_turns
 from tests.security.hostile import unchecked
@@ -324,19 +325,30 @@ def could_leave(z: Array, n_entities: int) -> bool:
     return all((records == 0 or records >= 10) and share <= 0.5 for _, records, share in cells)
 
 
+def of_columns(data: SiteData, mine: NDArray[np.bool_]) -> bool:
+    """Whether products of columns tell of few of these events, beside usual values."""
+    raw = np.c_[data.features, np.asarray(data.target)]
+    return off_some(raw, entities_of(data), np.flatnonzero(mine))
+
+
 def around_medians(data: SiteData) -> Array:
     raw = np.c_[data.features, np.asarray(data.target)]
     middle = np.sort(raw, axis=0)[(len(raw) - 1) // 2]
     return np.c_[np.ones(len(raw)), raw - middle]
 
 
-def mixed_tables(*, dummy: bool = False, seed: int = 2) -> dict[str, pd.DataFrame]:
+def mixed_tables(
+    *, dummy: bool = False, levels: bool = False, seed: int = 2
+) -> dict[str, pd.DataFrame]:
     frame = events(12, n_classes=3, n_entities=12.0, n_events=6.0, sigma=0.8, seed=seed)
     if dummy:
         rng = np.random.default_rng(seed)
         names = frame["entity"].unique()
         has = dict(zip(names, rng.random(len(names)) < 0.3, strict=True))
         frame["x2"] = frame["entity"].map(has).astype(float)
+    if levels:
+        rng = np.random.default_rng(seed)
+        frame["x2"] = rng.choice(3, size=len(frame), p=[0.5, 0.4, 0.1])
     return by_site(frame, (6, 6))
 
 
@@ -349,12 +361,12 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@by_turns([*CASES, "dummy"], PROTECTING, names=("case", "policy"))
+@by_turns([*CASES, "dummy", "levels"], PROTECTING, names=("case", "policy"))
 def test_releases_are_made_of_groups_that_could_leave(
     case: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attacker knows every membership: the span of all releases has no sum of few events."""
-    tables = mixed_tables(dummy=case == "dummy")
+    tables = mixed_tables(dummy=case == "dummy", levels=case == "levels")
     _, sums, counted, rows = run_and_watch(
         monkeypatch, tables, policy, holdout=0.0, **CASES.get(case, {"start": "random"})
     )
@@ -370,6 +382,7 @@ def test_releases_are_made_of_groups_that_could_leave(
         for group in groups:
             mine = np.isin(of, group)
             assert could_leave(z[mine], len(np.unique(of[mine])))
+            assert not of_columns(data, mine)
         masks = np.array([m == k for m in counted[name] for k in range(m.max() + 1)], dtype=float)
         _, sizes, span = np.linalg.svd(masks, full_matrices=False)
         span = span[sizes > 1e-9 * sizes[0]]
@@ -541,6 +554,39 @@ def rare(frame: pd.DataFrame) -> pd.DataFrame:
     changed.loc[:3, "x1"] = [1.5, 2.5, 3.5, 4.5]  # of one entity
     changed.loc[200:213, "x1"] = 1.0
     return changed
+
+
+def copy_of_y() -> pd.DataFrame:
+    """A column that is the response, but for two events."""
+    frame = table()
+    return frame.assign(x1=np.where(np.isin(np.arange(360), [7, 200]), 0.0, frame["y"]))
+
+
+def three_agree() -> pd.DataFrame:
+    """Three marks of which each two have four cells that are large, and nobody but two agrees."""
+    marks = np.array([[0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]])
+    x = np.random.default_rng(3).permutation(np.r_[np.tile(marks, (60, 1))[:358], [[1, 1, 1]] * 2])
+    return table().assign(x1=x[:, 0], x2=x[:, 1], y=x[:, 2])
+
+
+def left_out() -> pd.DataFrame:
+    """Levels of a category of five, the last of which two events have."""
+    level = np.random.default_rng(4).permutation(np.r_[np.tile(np.arange(4), 90)[:358], 4, 4])
+    return table().assign(x1=level == 0, x2=level == 1, x3=level == 2, y=level == 3)
+
+
+@pytest.mark.parametrize("policy", PROTECTING)
+@pytest.mark.parametrize(
+    "made", ["of_few", "beside_two_values", "of_one_entity", "copy_of_y", "three_agree", "left_out"]
+)
+def test_products_do_not_tell_of_few_beside_usual_values(made: str, policy: str) -> None:
+    frame = globals()[made]().astype({"y": float})
+    features = tuple(c for c in frame.columns if c.startswith("x"))
+    villain = Villain(frame, policy, columns=dataclasses.replace(COLUMNS, features=features)).open()
+    assert np.isnan(villain.offer()[0]).all()
+    villain.begin()
+    open_one = Villain(frame, "simulation", columns=villain.columns).open()
+    assert np.isfinite(open_one.offer()).all()
 
 
 @pytest.mark.parametrize("centre", [0.0, 0.3, -1e3])

@@ -27,7 +27,7 @@ from consilience.exceptions import DisclosureError, WireError
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank, rank_of
 from consilience.wire.codec import encode_message, misfit
-from consilience.wire.disclosure import Released, may_leave, replaced, reprojected
+from consilience.wire.disclosure import Released, groups_that_may_leave, replaced, reprojected
 from consilience.wire.envelope import Verdict
 from consilience.wire.message import Disclosure, iterate_fields
 from consilience.wire.support import RULES, Limits, Support
@@ -241,6 +241,7 @@ def _settle(
     groups : (n,) int array
         History of each record after this release.
     """
+    large = _large(evidence, limits)
     while True:
         now = np.where(repeat[:, None], last["masks"], masks)
         history = np.vstack([last["groups"], now])
@@ -251,7 +252,7 @@ def _settle(
         new = ~unseen & ((parts > 1) | (kinds[0] == 0))
         if max(limits.min_records, limits.min_entities) <= 1:
             new[:] = False
-        small = [g for g in np.flatnonzero(new) if not _large(groups == g, evidence, limits)]
+        small = [g for g in np.flatnonzero(new) if not large(groups == g)]
         fault = np.zeros(len(repeat), dtype=bool)
         for g in small:
             siblings = kinds[1:, kinds[0] == kinds[0, g]]
@@ -281,14 +282,17 @@ def _kinds_of(history: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return history[:, first], groups.ravel()
 
 
-def _large(group: np.ndarray, evidence: Support, limits: Limits) -> bool:
-    """Whether a group of records is large enough, and of enough entities."""
-    if group.sum() < limits.min_records:
-        return False
+def _large(evidence: Support, limits: Limits) -> Callable[[np.ndarray], bool]:
+    """Return the rule that says whether a group of records (a mask) may be told apart."""
+    of = evidence.member_entities
     if evidence.rule == "class-sums":
-        if evidence.rows is None or evidence.member_entities is None:
+        if evidence.rows is None or of is None:
             raise _refusal("series", _UNKNOWN)
-        return may_leave(evidence.rows[group], evidence.member_entities[group], limits)
-    if evidence.member_entities is None:
-        return True
-    return len(np.unique(evidence.member_entities[group])) >= limits.min_entities
+        enough = groups_that_may_leave(evidence.rows, of, limits)
+        return lambda group: enough(np.flatnonzero(group))
+
+    def large(group: np.ndarray) -> bool:
+        many = group.sum() >= limits.min_records
+        return bool(many and (of is None or len(np.unique(of[group])) >= limits.min_entities))
+
+    return large

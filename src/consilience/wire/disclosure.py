@@ -40,7 +40,7 @@ relayed            as stated       none: the coordinator passes on what sites re
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -60,6 +60,7 @@ from consilience.wire.cell_facts import (
     sums_by_class,
 )
 from consilience.wire.digits import by_entity, coarse, largest_move
+from consilience.wire.few_beside import FewBeside
 from consilience.wire.message import Disclosure
 from consilience.wire.moment_facts import (
     Coded,
@@ -325,7 +326,7 @@ def class_sums(
     Parameters
     ----------
     rows : (n, p) array
-        Finite numbers.
+        Finite numbers: 1 and columns, times the root of the record's weight.
     cells : (n,) int array
         Class of each record; -1 leaves it out. The others of an entity are in one class.
     n_cells : int
@@ -387,28 +388,48 @@ def class_sums(
     return Released(value, Disclosure.AGGREGATE, evidence, _KEY)
 
 
-def may_leave(rows: FloatArray, entities: NDArray[Any], limits: Limits) -> bool:
-    """Whether the class sums of these records could leave by themselves.
+def groups_that_may_leave(
+    rows: FloatArray, entities: NDArray[Any], limits: Limits
+) -> Callable[[IntArray], bool]:
+    """Return the rule that says whether class sums of a group of records could leave by themselves.
 
     Parameters
     ----------
     rows : (n, p) array
-        As judged. Records that add nothing do not count.
+        All records, as judged: 1 and columns, times the root of the record's weight. Records that
+        add nothing do not count.
     entities : (n,) array
     limits : Limits
+
+    Returns
+    -------
+    callable
+        Of positions of records.
     """
-    if limits.min_records <= 1:
-        return True
+    entities = np.asarray(entities)
     # A sum over records that add nothing is one over the others.
     adds = (rows != 0).any(axis=1)
-    rows, entities = rows[adds], np.asarray(entities)[adds]
-    if len(rows) < max(limits.min_records, 2 * rows.shape[1]):
-        return False
-    if len(np.unique(entities)) < limits.min_entities:
-        return False
-    records, share = facts_with_counts(rows)
-    small = (records > 0) & (records < limits.min_records)
-    return not small.any() and bool((share <= limits.max_share).all())
+    root = np.where(adds, rows[:, 0], 1.0)[:, None]
+    few = FewBeside(rows / root if (root > 0).all() else rows, entities, limits)
+
+    def check(group: IntArray) -> bool:
+        if limits.min_records <= 1:
+            return True
+        group = group[adds[group]]
+        if len(group) < max(limits.min_records, 2 * rows.shape[1]):
+            return False
+        if len(np.unique(entities[group])) < limits.min_entities:
+            return False
+        records, share = facts_with_counts(rows[group])
+        small = (records > 0) & (records < limits.min_records)
+        return not small.any() and bool((share <= limits.max_share).all()) and not few(group)
+
+    return check
+
+
+def may_leave(rows: FloatArray, entities: NDArray[Any], limits: Limits) -> bool:
+    """Whether the class sums of all these records could leave (:func:`groups_that_may_leave`)."""
+    return groups_that_may_leave(rows, entities, limits)(np.arange(len(rows)))
 
 
 def class_moments(

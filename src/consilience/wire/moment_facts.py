@@ -353,16 +353,24 @@ def _share_of_squares(away: FloatArray, below: float) -> float:
     return float(1.0 / whole) if whole != 0 else 0.0
 
 
-def at_most(column: FloatArray, parts: int) -> int:
+def at_most(column: FloatArray, parts: int, within: FloatArray | None = None) -> int:
     """A number of records that no value of a column has more than.
+
+    Values that are as near as the larger of what is said `within` are one.
 
     Records that are a multiple of a part of the column apart are a group of `parts` records: a
     value is in so many groups, and once more in each pair of equal ones within a group.
     """
     n = len(column)
     step = max(-(-n // parts), 1)
-    pairs = (np.count_nonzero(column[lag:] == column[: n - lag]) for lag in range(step, n, step))
-    return min(step, n) + int(sum(pairs))
+    pairs = 0
+    for lag in range(step, n, step):
+        one, other = column[lag:], column[: n - lag]
+        same = one == other
+        if within is not None:
+            same |= np.abs(one - other) <= np.maximum(within[lag:], within[: n - lag])
+        pairs += int(np.count_nonzero(same))
+    return min(step, n) + pairs
 
 
 def _known(column: FloatArray) -> FloatArray:

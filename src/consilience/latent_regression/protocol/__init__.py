@@ -191,7 +191,7 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
     level: float = allows(number(above=0, below=1), default=0.9)
 
     name: ClassVar[str] = "latent-class-regression"
-    version: ClassVar[int] = 11
+    version: ClassVar[int] = 12
     title: ClassVar[str] = "Which classes of entities follow which regression?"
     steps = (
         at_site.offer,
@@ -289,7 +289,7 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
         if survey is None:
             raise QuorumError(
                 "no site has enough events to tell the moments of its columns: let larger sites "
-                "take part, or drop columns that few events have"
+                "take part, drop columns that few events have, and join values that few have"
             )
         rounds = Rounds(self, ctx, s, survey)
         message = Begin(

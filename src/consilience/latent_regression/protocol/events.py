@@ -42,7 +42,7 @@ from consilience.protocol.method import SiteContext, SiteData
 from consilience.protocol.phases.holdout import drawing_seed, held_out
 from consilience.protocol.phases.secure_sums import KEYS
 from consilience.protocol.phases.standardise import moved
-from consilience.wire.disclosure import Limits, may_leave
+from consilience.wire.disclosure import Limits, groups_that_may_leave, may_leave
 
 _PURPOSE = "latent-class-regression"
 _HELD_OUT = "held out"
@@ -170,18 +170,16 @@ class Events:
             From :meth:`scaled`.
         limits : Limits
         """
-        judged, events = self.centred(z), self.counted
-        used = np.flatnonzero(self.used)
+        events, used = self.counted, np.flatnonzero(self.used)
         used = used[np.argsort(self.entity[used], kind="stable")]
         start = np.concatenate([[0], np.cumsum(events)])
+        could = groups_that_may_leave(self.centred(z), self.entity, limits)
 
         def check(members: IntArray) -> bool:
             """Whether the class sums of these entities could leave by themselves."""
             if events[members].sum() < limits.min_records:
                 return False
-            parts = [used[start[e] : start[e + 1]] for e in members.tolist()]
-            rows = np.concatenate(parts)
-            return may_leave(judged[rows], self.entity[rows], limits)
+            return could(np.concatenate([used[start[e] : start[e + 1]] for e in members]))
 
         return check
 

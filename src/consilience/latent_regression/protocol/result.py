@@ -769,8 +769,8 @@ def _remarks(ctx: CoordinatorContext, rounds: Rounds, n_classes: int) -> Iterato
     silent += [site for site in survey.sites if site not in survey.sizes]
     if silent:
         yield (
-            f"Too few events to tell the moments of all columns at {', '.join(silent)}: the units "
-            "rest on the other sites."
+            f"Too few events to tell the moments of all columns at {', '.join(silent)}, or too few "
+            "with some value of a column that has few values: the units rest on the other sites."
         )
     missed = [site for site in survey.sites if site not in rounds.standing]
     if missed:

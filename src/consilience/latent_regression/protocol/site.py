@@ -196,9 +196,10 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     for column, codes in enumerate((events.entity, events.agent)):
         marks[events.first_of(codes), column] = 1.0
     sums = here.sums(np.zeros(events.n_entities, dtype=np.int64), marks)
-    unsafe = here.unsafe(sums)
-    if unsafe.any():
-        sums = sums.withhold(np.broadcast_to(unsafe[:, None], np.shape(sums.value)))
+    if here.protected and not events.enough(here.z, here.limits)(np.flatnonzero(events.counted)):
+        of_all = np.zeros(np.shape(sums.value), dtype=bool)
+        of_all[0] = True  # the other classes are empty
+        sums = sums.withhold(of_all)
     kept = {"settings": plain(s), "rows": digest_of(data), "seeds": events.seeds}
     return Offered(sums=sums), {**kept, "events": float(sums.value[0, 0])}
 

@@ -1,0 +1,194 @@
+"""Whether sums of products of columns tell of few records beside those with usual values.
+
+Who knows n and all sums of products of columns about one point knows the sum of (u - a)(v - b) for
+any numbers a and b and any two combinations u and v of columns. It is over the records of which
+neither u is a nor v is b. So where nearly all have a usual value in either, the sum is that of the
+others: of a column of levels 0, 1 and 2 the sum of x (x - 1) counts those at level 2, and of a
+column that is nearly a copy of another the sum of y (y - x) is that of those of whom it is none.
+
+A group of records passes where no such sum rests on few: on no record, or on `min_records` of
+`min_entities` entities. Disjoint groups that pass do so together (docs/proofs/class-sums.md). Usual
+is a value that two records of the table share, in the group or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.arrays import BoolArray, FloatArray, IntArray
+from consilience.wire.moment_facts import at_most
+from consilience.wire.support import Limits
+
+_ROUNDING = 1e-11
+"""Of the size of what is added: numbers that are nearer to each other are one value."""
+
+
+@dataclass(eq=False)
+class _Form:
+    """A column, or a sum or difference of two, over all records; `size` is of what is added."""
+
+    values: FloatArray
+    size: FloatArray
+
+    def codes(self, chosen: IntArray | slice) -> IntArray:
+        """A number for each value of some records, from 0."""
+        values, within = self.values[chosen], _ROUNDING * self.size[chosen]
+        order = np.argsort(values, kind="stable")
+        near = np.maximum(within[order][1:], within[order][:-1])
+        codes = np.zeros(len(values), dtype=np.int64)
+        codes[order[1:]] = np.cumsum(np.diff(values[order]) > near)
+        return codes
+
+    def at_most(self, chosen: IntArray, parts: int) -> int:
+        """A number of some records that no value has more than."""
+        return at_most(self.values[chosen], parts, _ROUNDING * self.size[chosen])
+
+    @cached_property
+    def shared(self) -> BoolArray:
+        """Records whose value another record has."""
+        codes = self.codes(slice(None))
+        return np.asarray(np.bincount(codes)[codes] > 1)
+
+
+class FewBeside:
+    """Groups of records, each judged by what it has beside usual values.
+
+    Parameters
+    ----------
+    x : (n, p) array
+        Columns of all records in any units, without the column of ones and without weights.
+    entities : (n,) array
+    limits : Limits
+    """
+
+    def __init__(self, x: FloatArray, entities: NDArray[np.generic], limits: Limits) -> None:
+        self.x, self.limits = x, limits
+        self.entity = np.unique(entities, return_inverse=True)[1].ravel()
+        self._forms: dict[tuple[int, int], list[_Form]] = {}
+
+    def __call__(self, chosen: IntArray) -> bool:
+        """Whether some but few records of a group are beside usual values.
+
+        Of two columns, their sum and their difference; of three columns of two values also where
+        they agree; of such columns no two of which a record has, those that have none.
+
+        Parameters
+        ----------
+        chosen : (m,) int array
+            Positions of the group's records.
+        """
+        if not len(chosen):
+            return False
+        x = self.x[chosen]
+        vary = np.flatnonzero(x.min(axis=0) < x.max(axis=0)).tolist()
+        group = _Group(self.entity[chosen], self.limits, chosen)
+        pairs = [*((j, j) for j in vary), *combinations(vary, 2)]
+        return any(group.few_off(self._of(*pair)) for pair in pairs) or group.few_agree(x[:, vary])
+
+    def _of(self, i: int, j: int) -> list[_Form]:
+        """Column i, or two columns, their sum and their difference."""
+        if (i, j) not in self._forms:
+            if i == j:
+                self._forms[i, i] = [_Form(self.x[:, i], np.abs(self.x[:, i]))]
+            else:
+                (one,), (other,) = self._of(i, i), self._of(j, j)
+                a, b, size = one.values, other.values, one.size + other.size
+                self._forms[i, j] = [one, other, _Form(a + b, size), _Form(a - b, size)]
+        return self._forms[i, j]
+
+
+class _Group:
+    """Records of some entities (numbered), of which sums leave together."""
+
+    def __init__(self, entity: IntArray, limits: Limits, chosen: IntArray) -> None:
+        self.entity, self.limits, self.chosen, self.n = entity, limits, chosen, len(entity)
+        sizes = np.sort(np.bincount(entity))[::-1]
+        # More records than that are neither too few nor of too few entities.
+        self.most = max(limits.min_records - 1, int(sizes[: limits.min_entities - 1].sum()))
+
+    def few(self, n_records: int, n_entities: int) -> bool:
+        """Whether so many are some, but few."""
+        least = self.limits.min_records, self.limits.min_entities
+        return n_records > 0 and (n_records < least[0] or n_entities < least[1])
+
+    def few_of(self, some: BoolArray) -> bool:
+        """Whether these records are some, but few."""
+        n = int(some.sum())
+        return 0 < n <= self.most and self.few(n, len(np.unique(self.entity[some])))
+
+    def few_off(self, forms: list[_Form]) -> bool:
+        """Whether some but few records are off a usual value of one form and off one of another."""
+        # One of the two values has half of all records but `most`, or the records are not few.
+        half = (self.n - self.most) / 2
+        for form in forms:
+            if form.at_most(self.chosen, 5) < half:
+                continue
+            codes = form.codes(self.chosen)
+            for value in np.flatnonzero(np.bincount(codes) >= half).tolist():
+                off = codes != value
+                # alone in the group, and in the table?
+                lone = self.n - int(off.sum()) == 1
+                if lone and not form.shared[self.chosen[~off]].any():
+                    continue
+                if self.few_of(off) or any(self._few_beside(off, other) for other in forms):
+                    return True
+        return False
+
+    def _few_beside(self, off: BoolArray, form: _Form) -> bool:
+        """Whether some but few of these records have another value than a usual one of theirs."""
+        chosen = self.chosen[off]
+        if not len(chosen) or form.at_most(chosen, 3) < len(chosen) - self.most:
+            return False
+        value = form.codes(chosen)
+        entity = np.unique(self.entity[off], return_inverse=True)[1].ravel()
+        n, n_entities = len(value), int(entity.max()) + 1
+        counts = np.bincount(value)
+        lowest, highest = np.full(n_entities, n), np.full(n_entities, -1)
+        np.minimum.at(lowest, entity, value)
+        np.maximum.at(highest, entity, value)
+        # Entities all of whose records have the value.
+        whole = np.bincount(lowest[lowest == highest], minlength=len(counts))
+        facts = zip(counts.tolist(), whole.tolist(), strict=True)
+        few = np.array([self.few(n - c, n_entities - w) for c, w in facts])
+        if (few & (counts > 1)).any():
+            return True
+        return bool(few.any() and form.shared[chosen[few[value]]].any())
+
+    def few_agree(self, x: FloatArray) -> bool:
+        """Whether in three columns of two values few agree, or levels leave few over."""
+        high = x == x.max(axis=0)
+        high = high[:, (high | (x == x.min(axis=0))).all(axis=0)]
+        signs = np.where(high, 1.0, -1.0)
+        products = np.rint(signs.T @ signs)
+        for a, b, c in combinations(range(high.shape[1]), 3):
+            ab, ac, bc = products[a, b], products[a, c], products[b, c]
+            for s, t in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+                if (self.n + s * ab + t * ac + s * t * bc) / 4 <= self.most:
+                    together = (signs[:, a] == s * signs[:, b]) & (signs[:, a] == t * signs[:, c])
+                    if self.few_of(together):
+                        return True
+        return self._few_left(np.column_stack([high, ~high]))
+
+    def _few_left(self, marks: BoolArray) -> bool:
+        """Whether some marks, no two of which a record has, leave few over."""
+        marks = marks[:, np.argsort(-marks.sum(axis=0), kind="stable")]
+        sizes = marks.sum(axis=0)
+
+        def extend(covered: BoolArray, start: int) -> bool:
+            rest = self.n - int(covered.sum())
+            for place in range(start, len(sizes)):
+                # All that follow are smaller: they cannot fill what is left.
+                if rest - int(sizes[place]) * (len(sizes) - place) > self.most:
+                    return False
+                if not (covered & marks[:, place]).any():
+                    grown = covered | marks[:, place]
+                    if self.few_of(~grown) or extend(grown, place + 1):
+                        return True
+            return False
+
+        return extend(np.zeros(self.n, dtype=bool), 0)
