@@ -57,6 +57,15 @@ def refused(action: Callable[[], object], public: str, *words: str) -> None:
     assert error.public == public
 
 
+@pytest.mark.parametrize("order", ["abcd", "dcba", "ac", "bd", "adb", "c"])
+@pytest.mark.parametrize("layout", ["C", "F"])
+def test_columns_are_put_side_by_side_wherever_they_lie(order: str, layout: Any) -> None:
+    values = np.array(np.random.default_rng(0).normal(size=(1300, 4)), order=layout)
+    table = {name: values[:, j] for j, name in enumerate("abcd")}
+    found = features(table, *order).features
+    np.testing.assert_array_equal(found, values[:, ["abcd".index(name) for name in order]])
+
+
 # --- names and units
 
 

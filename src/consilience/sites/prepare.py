@@ -702,11 +702,27 @@ def _only(features: FloatArray, keep: Mask) -> FloatArray:
 
 def _turn(columns: list[NDArray[Any]], features: NDArray[np.float64]) -> None:
     """Put columns side by side."""
+    whole = _as_block(columns)
     # So many rows at a time that they stay in a processor's cache meanwhile.
     for start in range(0, len(features), _TURNED):
         some = features[start : start + _TURNED]
+        if whole is not None:  # much quicker than one after the other
+            some[:] = whole[start : start + _TURNED]
+            continue
         for place, column in enumerate(columns):
             some[:, place] = column[start : start + _TURNED]
+
+
+def _as_block(columns: list[NDArray[Any]]) -> FloatArray | None:
+    """Columns that lie evenly in memory as one table (n, p), as those of a data frame often do."""
+    if len(columns) < 2 or any(c.dtype != np.float64 for c in columns):
+        return None
+    places = np.array([c.__array_interface__["data"][0] for c in columns])
+    steps = {*np.diff(places).tolist()}
+    if len(steps) > 1 or len({c.strides for c in columns}) > 1:
+        return None
+    shape, strides = (len(columns[0]), len(columns)), (columns[0].strides[0], *steps)
+    return np.lib.stride_tricks.as_strided(columns[0], shape, strides, writeable=False)
 
 
 _TEXT_ROLES = ("id", "agent", "entity", "cluster")

@@ -61,8 +61,14 @@ def cell_facts(
         if low < high and ((head == low) | (head == high)).all():
             ends = np.count_nonzero(column == low), np.count_nonzero(column == high)
             records[j] = min(ends) if sum(ends) == len(column) else records[j]
+        peak = float(max(high, -low))
+        with np.errstate(invalid="ignore", over="ignore"):
+            some = float(np.abs(column[:LOOK]).sum())
+        if peak < HARDLY * some < np.inf:
+            share[j] = peak / some  # of all of them it has no more
+            continue
         size = np.abs(column, out=column if column.flags.owndata else None)
-        share[j] = _largest_part(size, float(max(high, -low)))
+        share[j] = _largest_part(size, peak)
     return total, records, share, known
 
 
