@@ -865,7 +865,7 @@ def _median(column: FloatArray) -> float:
         some = np.sort(column[:: len(column) // _SAMPLE])
         low, high = some[len(some) // 2 + np.array([-_APART, _APART])]
         place = half - int(np.count_nonzero(column < low))
-        between = column.compress((column >= low) & (column <= high))
+        between = column[np.flatnonzero((column >= low) & (column <= high))]
         if even <= place < len(between):
             parted, half = between, place
     if parted is None:
