@@ -344,11 +344,12 @@ def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     ----------
     x : uint64 array
     """
-    x = x ^ (x >> np.uint64(30))
+    room = np.right_shift(x, np.uint64(30))  # no further array is made
+    x = np.bitwise_xor(x, room)
     x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
+    x ^= np.right_shift(x, np.uint64(27), out=room)
     x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
+    x ^= np.right_shift(x, np.uint64(31), out=room)
     return x
 
 
