@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import mmap
 import traceback
 from collections.abc import Callable
 from datetime import date
@@ -15,7 +16,7 @@ from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites.encoding import feature_names
 from consilience.sites.own_columns import SiteColumns, Unit
-from consilience.sites.prepare import Loaded, load_with_report
+from consilience.sites.prepare import Loaded, _as_block, load_with_report
 from consilience.sites.source import read_source
 from consilience.wire.moment_facts import Coded
 
@@ -64,6 +65,16 @@ def test_columns_are_put_side_by_side_wherever_they_lie(order: str, layout: Any)
     table = {name: values[:, j] for j, name in enumerate("abcd")}
     found = features(table, *order).features
     np.testing.assert_array_equal(found, values[:, ["abcd".index(name) for name in order]])
+
+
+def test_columns_that_no_table_holds_together_are_read_one_by_one() -> None:
+    # Any two columns are evenly apart, and two in memory of different kinds are terabytes apart.
+    apart = [np.frombuffer(mmap.mmap(-1, 8 * 1300)), np.random.default_rng(0).normal(size=1300)]
+    assert _as_block(apart) is None
+    found = features(dict(zip("ab", apart, strict=True)), "a", "b").features
+    np.testing.assert_array_equal(found, np.column_stack(apart))
+    together = np.zeros((1300, 2))
+    assert _as_block([together[:, 0], together[:, 1]]) is not None
 
 
 # --- names and units

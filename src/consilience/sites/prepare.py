@@ -717,12 +717,22 @@ def _as_block(columns: list[NDArray[Any]]) -> FloatArray | None:
     """Columns that lie evenly in memory as one table (n, p), as those of a data frame often do."""
     if len(columns) < 2 or any(c.dtype != np.float64 for c in columns):
         return None
+    # Only within one piece of memory: from one to another no steps lead, however even they are.
+    if len({id(_owner(c)) for c in columns}) > 1:
+        return None
     places = np.array([c.__array_interface__["data"][0] for c in columns])
     steps = {*np.diff(places).tolist()}
     if len(steps) > 1 or len({c.strides for c in columns}) > 1:
         return None
     shape, strides = (len(columns[0]), len(columns)), (columns[0].strides[0], *steps)
     return np.lib.stride_tricks.as_strided(columns[0], shape, strides, writeable=False)
+
+
+def _owner(array: NDArray[Any]) -> NDArray[Any]:
+    """The array of whose memory this is a part."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 _TEXT_ROLES = ("id", "agent", "entity", "cluster")
