@@ -43,10 +43,13 @@ def off_some(x: np.ndarray, entities: np.ndarray, chosen: np.ndarray) -> bool:
         for s, t in itertools.product((False, True), repeat=2):
             if few(((marks[b] ^ s) == marks[a]) & ((marks[c] ^ t) == marks[a])):
                 return True
+    left = []
     for size in range(1, len(two) + 1):
         for some in itertools.combinations(two, size):
             for turned in itertools.product((False, True), repeat=size):
                 levels = sum((marks[j] ^ t).astype(int) for j, t in zip(some, turned, strict=True))
-                if (levels < 2).all() and few(levels == 0):
-                    return True
-    return False
+                if (levels < 2).all():
+                    left.append(levels == 0)
+    if any(few(one & other) for one, other in itertools.combinations_with_replacement(left, 2)):
+        return True
+    return any(few(one & (x[:, j] != b)) for one in left for j in range(p) for b in usual[j, j][0])

@@ -38,6 +38,7 @@ from consilience.latent_regression.protocol.messages import (
 )
 from consilience.parameters import plain
 from consilience.protocol.method import Preparation, SiteData, get_method
+from consilience.protocol.phases.moments import Request as MomentsOfAll
 from consilience.protocol.phases.opening import Open
 from consilience.protocol.phases.standardise import Scale
 from consilience.sites.policy import Policy
@@ -575,18 +576,163 @@ def left_out() -> pd.DataFrame:
     return table().assign(x1=level == 0, x2=level == 1, x3=level == 2, y=level == 3)
 
 
+def left_out_with_a_mark() -> pd.DataFrame:
+    """Three of four levels and a mark, which two events of the last level have."""
+    level, mark = np.arange(360) % 4, np.arange(360) % 7 < 3
+    mark = mark & (level < 3) | np.isin(np.arange(360), [3, 203])
+    return table().assign(x1=level == 0, x2=level == 1, x3=level == 2, x4=mark)
+
+
+def weights_of_few() -> pd.DataFrame:
+    """The sum of weights, less what n is known to be, is that of two events."""
+    return table().assign(w=np.r_[np.ones(358), 2.0, 2.5])
+
+
 @pytest.mark.parametrize("policy", PROTECTING)
 @pytest.mark.parametrize(
-    "made", ["of_few", "beside_two_values", "of_one_entity", "copy_of_y", "three_agree", "left_out"]
+    "made",
+    [
+        *("of_few", "beside_two_values", "of_one_entity", "copy_of_y", "three_agree", "left_out"),
+        *("left_out_with_a_mark", "weights_of_few"),
+    ],
 )
 def test_products_do_not_tell_of_few_beside_usual_values(made: str, policy: str) -> None:
     frame = globals()[made]().astype({"y": float})
     features = tuple(c for c in frame.columns if c.startswith("x"))
-    villain = Villain(frame, policy, columns=dataclasses.replace(COLUMNS, features=features)).open()
+    weight = "w" if "w" in frame else None
+    columns = dataclasses.replace(COLUMNS, features=features, weight=weight)
+    villain = Villain(frame, policy, columns=columns).open()
     assert np.isnan(villain.offer()[0]).all()
     villain.begin()
     open_one = Villain(frame, "simulation", columns=villain.columns).open()
     assert np.isfinite(open_one.offer()).all()
+
+
+FEW_BY_PRODUCTS: dict[str, Any] = {
+    "of_few": lambda s: s[1, 1] - s[0, 1],
+    "beside_two_values": lambda s: s[1, 1] - s[0, 1],
+    "of_one_entity": lambda s: s[1, 1] - s[0, 1],
+    "copy_of_y": lambda s: s[2, 2] - s[1, 2],
+    "three_agree": lambda s: s[0] @ [1, -1, -1, -1] + s[1, 2] + s[1, 3] + s[2, 3],
+    "left_out": lambda s: s[0] @ [1, -1, -1, -1, -1],
+}
+"""Of sums of products of 1, features and response: a sum over a few events."""
+
+
+@pytest.mark.parametrize("policy", ["strict", "simulation"])
+@pytest.mark.parametrize("units", ["spread", "far"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("made", list(FEW_BY_PRODUCTS))
+def test_units_and_weights_hide_no_few(made: str, weighted: bool, units: str, policy: str) -> None:
+    """Columns in units of their own, as in every run, are no copies of each other any more.
+
+    And what is left of a weight's rounding would make every usual value one of its own.
+    """
+    frame = globals()[made]().astype({"y": float})
+    features = tuple(c for c in frame.columns if c.startswith("x"))
+    columns = dataclasses.replace(COLUMNS, features=features)
+    if weighted:
+        frame["w"] = np.random.default_rng(1).uniform(0.5, 2, size=len(frame))
+        columns = dataclasses.replace(columns, weight="w")
+    # not that of a copy either
+    scale = frame[[*features, "y"]].std().to_numpy() * np.linspace(1, 1.1, len(features) + 1)
+    centre = np.full(len(scale), 2e5 if units == "far" else 0.3)
+    villain = Villain(frame, policy, columns=columns).open()
+    villain.offer()
+    kept = [told(villain.begin(centre=centre, scale=scale))]
+    kept += [told(villain.classes([0.0, high]).sums.value) for high in (0.5, 1.5, 0.0)]
+    back = np.diag(np.r_[1.0, scale])
+    back[1:, 0] = centre
+    found = []
+    for packed in np.concatenate(kept):
+        full = np.zeros(back.shape)
+        full[np.triu_indices(len(back))] = packed
+        full = full + np.triu(full, 1).T
+        found.append(FEW_BY_PRODUCTS[made](back @ full @ back.T))
+    assert (np.abs(found) > 0.05).any() == (policy == "simulation"), found
+
+
+def test_units_of_the_preparation_hide_no_few() -> None:
+    frame = copy_of_y().assign(w=np.random.default_rng(1).uniform(0.5, 2, size=360))
+    frame[["x1", "y"]] += 1e5  # of which little is left beside rounding by weights
+    villain = Villain(frame, columns=dataclasses.replace(COLUMNS, weight="w")).open()
+    message = Scale(
+        own=False,
+        fill=relayed(np.zeros(1), AGGREGATE),
+        centre=relayed(np.zeros(1), AGGREGATE),
+        scale=relayed(np.full(1, 2.0), AGGREGATE),
+    )
+    villain.ask("standardise.apply", message)
+    assert np.isnan(villain.offer()[0]).all()
+
+
+@pytest.mark.parametrize(("few", "tells"), [(5, False), (40, True)])
+def test_squares_of_columns_in_units_of_their_own_tell_no_few(few: int, tells: bool) -> None:
+    frame = table()
+    frame["x1"] = frame["y"] + 0.5 * (np.arange(360) % (360 // few) == 4)
+    villain = Villain(frame, dataclasses.replace(GRANTED, per_record=True)).open()
+    villain.offer()
+    villain.begin(scale=[1.0, 2.0])
+    assert np.isfinite(villain.curve()).all() == tells
+
+
+def of_one_person(made: str) -> pd.DataFrame:
+    """No sum of all events leaves, because of one entity, or of two."""
+    frame = table().assign(x2=np.tile([0.0, 1.0], 180))
+    if made == "copy":
+        frame["x1"] = frame["y"]
+        frame.loc[[1, 3], "x1"] = 0.3
+    elif made == "giant":
+        frame.loc[0, "y"] = 500.0
+    elif made == "two giants":
+        frame.loc[[0, 6], "y"] = 500.0, 480.0
+    elif made == "giant with a mark":  # one of the next has it, and no other high one
+        frame.loc[0, "y"] = 500.0
+        frame["x2"] = np.where(frame.index < 150, 0.0, frame["x2"])
+        frame.loc[8, "x2"] = 1.0
+    else:  # its mark, of which others have enough
+        frame["x1"] = (frame.index // 6 % 2 == 1) * 1.0
+        frame.loc[[0, 1, 2], "x1"] = 1.0
+        frame["x2"] = np.where(frame["x1"] == 1, 0.0, frame["x2"])
+        frame.loc[[0, 1], "x2"] = 1.0
+    return frame
+
+
+@pytest.mark.parametrize("made", ["copy", "giant", "two giants", "giant with a mark", "mark"])
+@pytest.mark.parametrize("policy", PROTECTING)
+def test_totals_of_the_columns_do_not_tell_of_whom_no_class_counts(made: str, policy: str) -> None:
+    """A study that scales its columns knows n, means and spreads of all events."""
+    frame = of_one_person(made)
+    columns = dataclasses.replace(COLUMNS, features=("x1", "x2"))
+    villain = Villain(frame, policy, columns=columns).open()
+    total = villain.ask("moments.sums", MomentsOfAll()).n.value
+    assert np.nanmax(total) == 360
+    assert np.isnan(villain.offer()[0]).all()
+    counted = [villain.begin()]
+    for line in (0.7, 0.9, 1.2, 1.7, 1.7, 1.7, 2.5, 1.7):
+        counted.append(villain.classes([0.0, 2 * line]).sums.value)
+    rest = [360 - value[:, 0].sum() for value in counted]
+    assert min(n for n in rest if n > 0) >= 18, "three entities of six events"
+    marked = [frame["x2"].sum() - value[:, 2].sum() for value in counted]
+    for n, k in zip(rest, marked, strict=True):
+        assert n == 0 or min(k, n - k) > 9.99 or made == "mark", "x2 is told by itself"
+
+
+def test_whom_no_class_counts_are_many_in_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every one of which sums could be told: few of all have a third, and it is not asked."""
+    frame = of_one_person("giant with a mark").assign(x1=np.where(np.arange(360) < 3, 1.0, 0.0))
+    found, events_ = [], at_rows.events_of
+    monkeypatch.setattr(at_site, "events_of", lambda *g: found.append(events_(*g)) or found[0])
+    Villain(frame, columns=dataclasses.replace(COLUMNS, features=("x1", "x2"))).open().offer()
+    many = found[0].many(Policy.from_settings("strict").limits)
+    # numbered by name: e001, one event of which has the mark, is the second
+    assert [many(np.arange(10, 10 + n)) for n in (1, 2, 3)] == [False, False, True]
+    assert not many(np.arange(1, 12)), "one has the mark"
+    assert many(np.arange(2, 12)) and many(np.arange(1, 40))
+    found.clear()
+    Villain(frame).open().offer()
+    many = found[0].many(Policy.from_settings("strict").limits)
+    assert [many(np.arange(10, 10 + n)) for n in (1, 2, 3)] == [False, False, True], "no column"
 
 
 @pytest.mark.parametrize("centre", [0.0, 0.3, -1e3])

@@ -59,6 +59,55 @@ def test_the_rule_is_that_of_the_textbook(columns: int) -> None:
     assert 5 <= sum(verdicts) <= 55
 
 
+def levels_and_more(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two categories of three or four levels but for their last, and another column."""
+    rng = np.random.default_rng(seed)
+    n = 400
+    one, other = rng.integers(0, 4, size=n), rng.integers(0, 3, size=n)
+    last = one == 3
+    kind, value = seed % 3, 1.0
+    if kind == 0:  # few of the last level are of another's last, or none
+        other[last] = rng.integers(0, 2, size=last.sum())
+        other[np.flatnonzero(last)[: rng.choice([0, 2, 15])]] = 2
+        value = rng.normal(size=n)
+    elif kind == 1:  # or beside a usual value of a column
+        value = np.where(last, 0.0, rng.normal(size=n))
+        value[np.flatnonzero(last)[: rng.choice([0, 2, 15])]] = 0.7
+    else:  # or have a mark
+        value = np.where(last, 0, rng.integers(0, 2, size=n))
+        value[np.flatnonzero(last)[: rng.choice([0, 2, 15])]] = 1
+    marks = [one == 0, one == 1, one == 2, other == 0, other == 1]
+    return np.column_stack([*marks, np.full(n, value)]).astype(float), np.arange(n) % 50
+
+
+def test_levels_that_are_left_out_are_marks_too() -> None:
+    verdicts = []
+    for seed in range(18):
+        x, entities = levels_and_more(seed)
+        verdicts.append(off_some(x, entities, np.arange(400)))
+        # as weights leave them
+        rounded = 0.3 * x * (1 + 1e-15 * np.random.default_rng(seed).integers(2, size=x.shape))
+        for values in (x, rounded):
+            assert few_beside(values, entities, np.arange(400)) == verdicts[-1], seed
+    assert {True, False} == set(verdicts)
+
+
+def test_so_many_sets_of_marks_that_not_all_are_looked_at() -> None:
+    """Of each of twelve levels two parts: either it or they are left out, and so on for all."""
+    part = np.arange(600) % 24
+    x = np.column_stack([part // 2 == k for k in range(12)])
+    x = np.column_stack([x, *(part == k for k in range(24))]).astype(float)
+    assert few_beside(x, np.arange(600) % 50, np.arange(600))
+    assert not few_beside(x[:, 12:], np.arange(600) % 50, np.arange(600))
+
+
+def test_a_value_of_a_sum_is_usual_where_one_of_its_columns_is_constant_in_the_group() -> None:
+    x = np.c_[np.repeat([0.0, 21.0], 10), np.r_[np.arange(10) + 0.1, np.arange(10) - 20.9]]
+    assert few_beside(x, np.arange(20), np.arange(10))
+    x[10:, 1] += 0.05
+    assert not few_beside(x, np.arange(20), np.arange(10))
+
+
 def test_disjoint_groups_that_pass_do_so_together() -> None:
     passed = 0
     for seed in range(3000):

@@ -410,7 +410,11 @@ def groups_that_may_leave(
     # A sum over records that add nothing is one over the others.
     adds = (rows != 0).any(axis=1)
     root = np.where(adds, rows[:, 0], 1.0)[:, None]
-    few = FewBeside(rows / root if (root > 0).all() else rows, entities, limits)
+    x = rows / root if (root > 0).all() else rows
+    if (root != root[:1]).any():
+        # Who knows what other sums weigh knows those of what few weigh more.
+        x = np.column_stack([x, root**2])
+    few = FewBeside(x, entities, limits)
 
     def check(group: IntArray) -> bool:
         if limits.min_records <= 1:

@@ -13,9 +13,10 @@ is a value that two records of the table share, in the group or not.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +28,20 @@ from consilience.wire.support import Limits
 _ROUNDING = 1e-11
 """Of the size of what is added: numbers that are nearer to each other are one value."""
 
+_SETS = 1000
+"""Sets of marks that are looked at; where there are more, a group does not pass."""
+
 
 @dataclass(eq=False)
 class _Form:
-    """A column, or a sum or difference of two, over all records; `size` is of what is added."""
+    """A column, or a sum or difference of two, over all records; `size` is of what is added.
+
+    In a group it may be the same as `others`, beside which what is added to it is constant.
+    """
 
     values: FloatArray
     size: FloatArray
+    others: tuple[_Form, ...] = ()
 
     def codes(self, chosen: IntArray | slice) -> IntArray:
         """A number for each value of some records, from 0."""
@@ -50,9 +58,11 @@ class _Form:
 
     @cached_property
     def shared(self) -> BoolArray:
-        """Records whose value another record has."""
+        """Records whose value another record has, or that of one of the others."""
         codes = self.codes(slice(None))
-        return np.asarray(np.bincount(codes)[codes] > 1)
+        also = [other.shared for other in self.others]
+        own = np.bincount(codes)[codes] > 1
+        return np.asarray(np.logical_or.reduce([own, *also]))
 
 
 class FewBeside:
@@ -75,7 +85,8 @@ class FewBeside:
         """Whether some but few records of a group are beside usual values.
 
         Of two columns, their sum and their difference; of three columns of two values also where
-        they agree; of such columns no two of which a record has, those that have none.
+        they agree; of such columns no two of which a record has, those that have none, also beside
+        usual values of another column and those that have none of other such columns.
 
         Parameters
         ----------
@@ -85,10 +96,17 @@ class FewBeside:
         if not len(chosen):
             return False
         x = self.x[chosen]
-        vary = np.flatnonzero(x.min(axis=0) < x.max(axis=0)).tolist()
+        constant = x.min(axis=0) == x.max(axis=0)
+        vary, same = (np.flatnonzero(some).tolist() for some in (~constant, constant))
         group = _Group(self.entity[chosen], self.limits, chosen)
-        pairs = [*((j, j) for j in vary), *combinations(vary, 2)]
-        return any(group.few_off(self._of(*pair)) for pair in pairs) or group.few_agree(x[:, vary])
+        columns = []
+        for j in vary:
+            (form,) = self._of(j, j)
+            beside = [self._of(min(i, j), max(i, j))[2:] for i in same]
+            columns.append(_Form(form.values, form.size, tuple(chain(*beside))))
+        few = any(group.few_off([form]) for form in columns)
+        few = few or any(group.few_off(self._of(*pair)) for pair in combinations(vary, 2))
+        return few or group.few_agree(x[:, vary], columns)
 
     def _of(self, i: int, j: int) -> list[_Form]:
         """Column i, or two columns, their sum and their difference."""
@@ -159,10 +177,13 @@ class _Group:
             return True
         return bool(few.any() and form.shared[chosen[few[value]]].any())
 
-    def few_agree(self, x: FloatArray) -> bool:
+    def few_agree(self, x: FloatArray, columns: list[_Form]) -> bool:
         """Whether in three columns of two values few agree, or levels leave few over."""
-        high = x == x.max(axis=0)
-        high = high[:, (high | (x == x.min(axis=0))).all(axis=0)]
+        high, low = (
+            np.abs(x - end) <= _ROUNDING * np.maximum(np.abs(x), np.abs(end))
+            for end in (x.max(axis=0), x.min(axis=0))
+        )
+        high = high[:, (high | low).all(axis=0)]
         signs = np.where(high, 1.0, -1.0)
         products = np.rint(signs.T @ signs)
         for a, b, c in combinations(range(high.shape[1]), 3):
@@ -172,23 +193,41 @@ class _Group:
                     together = (signs[:, a] == s * signs[:, b]) & (signs[:, a] == t * signs[:, c])
                     if self.few_of(together):
                         return True
-        return self._few_left(np.column_stack([high, ~high]))
+        return self._few_left(np.column_stack([high, ~high]), columns)
 
-    def _few_left(self, marks: BoolArray) -> bool:
-        """Whether some marks, no two of which a record has, leave few over."""
-        marks = marks[:, np.argsort(-marks.sum(axis=0), kind="stable")]
-        sizes = marks.sum(axis=0)
+    def _few_left(self, marks: BoolArray, columns: list[_Form]) -> bool:
+        """Whether marks, no two of which a record has, leave few over, by themselves or of these.
 
-        def extend(covered: BoolArray, start: int) -> bool:
-            rest = self.n - int(covered.sum())
-            for place in range(start, len(sizes)):
-                # All that follow are smaller: they cannot fill what is left.
-                if rest - int(sizes[place]) * (len(sizes) - place) > self.most:
-                    return False
-                if not (covered & marks[:, place]).any():
-                    grown = covered | marks[:, place]
-                    if self.few_of(~grown) or extend(grown, place + 1):
-                        return True
-            return False
+        One less such marks is a mark too: few of those that it leaves over are beside a usual value
+        of a column, or are left over by other marks too.
+        """
+        ones = marks.astype(float)
+        sets = list(islice(_maximal(ones.T @ ones == 0), _SETS + 1))
+        if len(sets) > _SETS:
+            return True
+        rests = [np.asarray(~marks[:, some].any(axis=1)) for some in sets]
+        left = [rest for rest in rests if rest.any()]
+        for rest in left:
+            if self.few_of(rest) or any(self._few_beside(rest, form) for form in columns):
+                return True
+        return any(self.few_of(one & other) for one, other in combinations(left, 2))
 
-        return extend(np.zeros(self.n, dtype=bool), 0)
+
+def _maximal(apart: BoolArray) -> Iterator[list[int]]:
+    """Sets of marks any two of which are apart, and to which none can be added.
+
+    By the algorithm of Bron and Kerbosch, with a pivot.
+    """
+    others = [set(np.flatnonzero(row).tolist()) for row in apart]
+
+    def extend(some: list[int], left: set[int], done: set[int]) -> Iterator[list[int]]:
+        if not left | done:
+            yield some
+            return
+        pivot = max(left | done, key=lambda mark: len(left & others[mark]))
+        for mark in sorted(left - others[pivot]):
+            yield from extend([*some, mark], left & others[mark], done & others[mark])
+            left, done = left - {mark}, done | {mark}
+
+    if len(others):
+        yield from extend([], set(range(len(others))), set())

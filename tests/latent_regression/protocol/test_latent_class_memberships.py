@@ -120,6 +120,7 @@ class Run:
         n = len(events.counts)
         self.protected = policy.min_records > 1
         self.enough = events.enough(policy.limits)
+        self.many: Enough | None = None
         tells = offered and self.enough(np.arange(n))
         self.groups = np.full(n, UNSEEN)
         self.series: Series = {}
@@ -133,7 +134,7 @@ class Run:
         enough = self.enough if self.protected else None
 
         def answer() -> np.ndarray:
-            found = next_released(labels, self.groups, self.events.counts, enough)
+            found = next_released(labels, self.groups, self.events.counts, enough, self.many)
             return np.where(np.isin(found, dropped), -1, found)
 
         released = answer()
@@ -271,13 +272,28 @@ def test_who_was_never_in_a_sum_waits_for_company() -> None:
     run = Run(plain(60), offered=False)
     labels = np.zeros(60, dtype=np.int64)
     labels[:2] = 1
+    labels[2:4] = 2
     released = run.release(labels)
-    assert (released[:2] == -1).all() and (run.groups[:2] == UNSEEN).all()
-    labels[2] = 1
+    assert (released[:4] == -1).all() and (run.groups[:4] == UNSEEN).all()
+    labels[4] = 1
     again = run.release(labels)
-    assert (again[:2] == -1).all(), "the third would be told from those it was with"
+    assert (again[:4] == -1).all(), "the fifth would be told from those it was with"
     labels[:12] = 1
-    assert (run.release(labels)[:2] == -1).all()
+    assert (run.release(labels)[:4] == 1).all()
+
+
+def test_who_was_never_in_a_sum_and_would_be_alone_is_counted_with_others() -> None:
+    run = Run(plain(60), offered=False)
+    labels = np.zeros(60, dtype=np.int64)
+    labels[:2] = 1
+    assert (run.release(labels) == 0).all(), "two are few, and hardly disturb"
+    run = Run(plain(60), offered=False)
+    labels[:14] = 2
+    labels[:2] = 1
+    run.enough = lambda members, usual=run.enough: 0 not in members and usual(members)
+    run.many = run.events.enough()
+    released = run.release(labels)
+    assert (released[:14] == -1).all() and (released[14:] == 0).all()
 
 
 def test_entities_without_events_are_nowhere() -> None:

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -60,6 +61,8 @@ class Events:
     ----------
     z : (n, p) array
         1, features, response; times the root of the weight, for sums.
+    table : (n, p) array
+        1, features, response as the site reads them: in no units of others, and without weights.
     root : (n,) array
         Root of the weight of each event.
     agent, entity : (n,) int array
@@ -77,6 +80,7 @@ class Events:
     """
 
     z: FloatArray
+    table: FloatArray
     root: FloatArray
     agent: IntArray
     entity: IntArray
@@ -123,11 +127,22 @@ class Events:
         Somebody else's centre could make a column of which few events have a value, or one event
         has most, look like any other; sums around one centre tell those around all others.
         """
-        rows = self.plain(z)
+        return self._about_medians(self.plain(z))
+
+    def _about_medians(self, rows: FloatArray) -> FloatArray:
         # the lower median: a value of the table, not between two of them
         middle = np.sort(rows[:, 1:], axis=0)[(len(rows) - 1) // 2]
         moved = np.column_stack([np.ones(len(rows)), rows[:, 1:] - middle])
         return np.asarray(moved * self.root[:, None])
+
+    @cached_property
+    def judged(self) -> FloatArray:
+        """The table's rows around its medians, times the root.
+
+        In units of each column's own, as those of a run are, a column is no copy of another any
+        more; and what weights leave of rounding would make every usual value one of its own.
+        """
+        return self._about_medians(self.table)
 
     def curved(self, z: FloatArray) -> FloatArray:
         """Rows of 1, features, squares of features and response, times the root."""
@@ -146,7 +161,7 @@ class Events:
         if limits.min_records <= 1:
             return True
         used = self.used
-        ways = self.curved(z), self.curved(self.centred(z)), self.centred(self.curved(z))
+        ways = self.curved(z), self.curved(self.judged), self.centred(self.curved(z))
         if not all(may_leave(way[used], self.entity[used], limits) for way in ways):
             return False
         rows = ways[-1][used]
@@ -161,25 +176,37 @@ class Events:
             _few_beside_four(column, self.entity[used], limits) for column in columns
         )
 
-    def enough(self, z: FloatArray, limits: Limits) -> Callable[[IntArray], bool]:
-        """Whether class sums of some entities could leave by themselves.
+    def enough(self, limits: Limits) -> Callable[[IntArray], bool]:
+        """Whether class sums of some entities could leave by themselves."""
+        return self._of_entities([groups_that_may_leave(self.judged, self.entity, limits)], limits)
 
-        Parameters
-        ----------
-        z : (n, p) array
-            From :meth:`scaled`.
-        limits : Limits
+    def many(self, limits: Limits) -> Callable[[IntArray], bool]:
+        """Whether some entities may be those that no release counts.
+
+        Sums of single columns over all events, such as those by which a study scales them, tell
+        those of these. So they are many, in each column of which all events' sums could leave.
         """
+        by_column = [
+            groups_that_may_leave(self.judged[:, [0, j]], self.entity, limits)
+            for j in range(1, self.judged.shape[1])
+        ]
+        told = [could for could in by_column if could(np.flatnonzero(self.used))]
+        return self._of_entities(told, limits)
+
+    def _of_entities(
+        self, rules: Sequence[Callable[[IntArray], bool]], limits: Limits
+    ) -> Callable[[IntArray], bool]:
+        """Whether the events of some entities, which are many enough, keep all rules."""
         events, used = self.counted, np.flatnonzero(self.used)
         used = used[np.argsort(self.entity[used], kind="stable")]
         start = np.concatenate([[0], np.cumsum(events)])
-        could = groups_that_may_leave(self.centred(z), self.entity, limits)
 
         def check(members: IntArray) -> bool:
-            """Whether the class sums of these entities could leave by themselves."""
-            if events[members].sum() < limits.min_records:
+            few = (events[members] > 0).sum() < limits.min_entities
+            if few or events[members].sum() < limits.min_records:
                 return False
-            return could(np.concatenate([used[start[e] : start[e + 1]] for e in members]))
+            rows = np.concatenate([used[start[e] : start[e + 1]] for e in members])
+            return all(rule(rows) for rule in rules)
 
         return check
 
@@ -260,7 +287,8 @@ def events_of(
     z = np.column_stack([np.ones(len(y)), data.features, y])
     if not np.isfinite(z).all():
         raise _cannot("features and response must be finite numbers: see [preparation] missing")
-    if np.abs(z * root[:, None]).max() > _LARGEST:
+    table = np.column_stack([np.ones(len(y)), data.in_own_units()[0], y])
+    if max(np.abs(rows * root[:, None]).max() for rows in (z, table)) > _LARGEST:
         raise _cannot("some values are too large to be squared: give the columns in other units")
     if seeds is None:
         # They follow from the agent, not from the site that it belongs to; at protected sites from
@@ -276,6 +304,7 @@ def events_of(
     keys, held = _draws(site, settings, agent_names, agent, entity, seeds, root > 0, data)
     made = Events(
         z=z * root[:, None],
+        table=table,
         root=root,
         agent=agent,
         entity=entity,
@@ -286,11 +315,9 @@ def events_of(
         keys=keys,
         seeds=seeds,
     )
-    if site.limits.min_records > 1:
-        # sums over the held-out events must be able to leave: two runs' sums differ by them
-        judged = made.centred(made.z)[held]
-        if not may_leave(judged, entity[held], site.limits):
-            return dataclasses.replace(made, held=np.zeros(len(held), dtype=bool))
+    # sums over the held-out events must be able to leave: two runs' sums differ by them
+    if site.limits.min_records > 1 and not may_leave(made.judged[held], entity[held], site.limits):
+        return dataclasses.replace(made, held=np.zeros(len(held), dtype=bool))
     return made
 
 
@@ -412,7 +439,11 @@ def worth_moving(
 
 
 def next_released(
-    labels: IntArray, groups: IntArray, events: IntArray, enough: Enough | None
+    labels: IntArray,
+    groups: IntArray,
+    events: IntArray,
+    enough: Enough | None,
+    many: Enough | None = None,
 ) -> IntArray:
     """Class in which each entity is counted in the next release.
 
@@ -426,6 +457,8 @@ def next_released(
         Records of each entity in the sums.
     enough : callable or None
         What a group must be; None where no record is protected.
+    many : callable or None
+        What entities must be that are in no sum so far and stay so; `enough` by default.
 
     Returns
     -------
@@ -440,15 +473,21 @@ def next_released(
     order = present[np.argsort(groups[present], kind="stable")]
     edges = np.flatnonzero(np.diff(groups[order], prepend=-1))
     for members in np.split(order, edges[1:]) if len(order) else ():
-        wanted[members] = _moves(wanted[members], members, events[members], enough, groups)
+        unseen = groups[members[0]] == UNSEEN
+        alone = many if unseen and many is not None else enough
+        wanted[members] = _moves(wanted[members], members, events[members], enough, alone, unseen)
     return wanted
 
 
 def _moves(
-    wanted: IntArray, members: IntArray, events: IntArray, enough: Enough, groups: IntArray
+    wanted: IntArray,
+    members: IntArray,
+    events: IntArray,
+    enough: Enough,
+    alone: Enough,
+    unseen: bool,
 ) -> IntArray:
-    """Where the entities of one history go."""
-    unseen = groups[members[0]] == UNSEEN
+    """Where the entities of one history go; those that are left out are what `alone` says."""
     kinds, part = np.unique(wanted, return_inverse=True)
     part = part.ravel()
     if len(kinds) == 1 and not unseen:
@@ -457,8 +496,7 @@ def _moves(
     if large.all():
         return wanted
     rest = ~large[part]
-    # the rest was in no sum so far, or is large enough to be left out by itself
-    if unseen or enough(members[rest]):
+    if alone(members[rest]):
         return np.where(rest, -1, wanted)
     # They need company: a big part where they hardly disturb it, or else others are left out.
     size = np.where(large, np.bincount(part, weights=events), -1.0)
@@ -469,7 +507,7 @@ def _moves(
             return np.where(joined, kinds[k], wanted)
     for k in by_size:
         rest = rest | (part == k)
-        if enough(members[rest]):
+        if alone(members[rest]):
             break
     return np.where(rest, -1, wanted)
 

@@ -34,6 +34,7 @@ from consilience.latent_regression.kernels.latent_class import (
 from consilience.latent_regression.kernels.marginal_likelihood import concentration_log_likelihood
 from consilience.latent_regression.protocol.events import (
     TURN,
+    UNSEEN,
     Events,
     digest_of,
     events_of,
@@ -134,7 +135,7 @@ class _Here:
             entities=events.entity,
             blocks=events.agent,
             marks=marks,
-            judged=events.centred(self.z) if self.protected else None,
+            judged=events.judged if self.protected else None,
             series=SERIES,
         )
 
@@ -196,7 +197,7 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     for column, codes in enumerate((events.entity, events.agent)):
         marks[events.first_of(codes), column] = 1.0
     sums = here.sums(np.zeros(events.n_entities, dtype=np.int64), marks)
-    if here.protected and not events.enough(here.z, here.limits)(np.flatnonzero(events.counted)):
+    if here.protected and not events.enough(here.limits)(np.flatnonzero(events.counted)):
         of_all = np.zeros(np.shape(sums.value), dtype=bool)
         of_all[0] = True  # the other classes are empty
         sums = sums.withhold(of_all)
@@ -270,7 +271,7 @@ def _reply(
     """Sums that may leave, and what the site keeps of this round."""
     events, n_cells, counted = here.events, here.s.n_cells, here.events.counted
     round_number = 0 if message is None else message.round
-    enough = events.enough(here.z, here.limits) if here.protected else None
+    enough = events.enough(here.limits) if here.protected else None
     wanted = labels
     if enough is not None and probabilities is not None:
         place = np.arange(events.n_entities) + _AFTER_LABELS
@@ -282,7 +283,9 @@ def _reply(
     if SERIES in site.series:
         used = np.flatnonzero(events.used)
         histories[events.entity[used]] = np.asarray(site.series[SERIES]["groups"])[used]
-    released = next_released(wanted, histories, counted, enough)
+    unseen = enough is not None and (histories[counted > 0] == UNSEEN).any()
+    many = events.many(here.limits) if unseen else None
+    released = next_released(wanted, histories, counted, enough, many)
     while True:
         sums = here.sums(released, events.marks(_tables(here, released, message)))
         unsafe = here.unsafe(sums)
