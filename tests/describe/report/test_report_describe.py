@@ -38,6 +38,13 @@ def test_page(tmp_path: Path) -> None:
         "Some levels of stage, or all, are withheld by osaka.",
     ):
         assert words in text, words
+    # Stage is told by two sites of three. What only one tells is compared with nothing.
+    assert "Sites differ in 2 of 4 columns" in run.result.summary()
+    few = {site: t if site == "osaka" else t.assign(dose=1.0) for site, t in tables().items()}
+    alone = run_on(few, Describe())
+    page = report.write(alone, tmp_path / "alone.html").read_text(encoding="utf-8")
+    for text in (re.sub(r"[ \n]+", " ", page), alone.result.summary()):
+        assert re.search(r"ites differ in \d of 3 columns", text)
     assert page.count("<svg") >= 2
 
 

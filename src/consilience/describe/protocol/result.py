@@ -474,8 +474,10 @@ class DescribeResult(Result):
         if self.differing:
             name = self.differing[0]
             size, a, b = self.largest(name)
+            # What fewer than two sites tell is compared with nothing.
+            compared = sum(bool(np.isfinite(self.largest(each)[0])) for each in self.columns)
             parts.append(
-                f"Sites differ in {len(self.differing)} of {len(self.columns)} columns, most in "
+                f"Sites differ in {len(self.differing)} of {compared} columns, most in "
                 f"{name}: {a} and {b} by {size:.2f} standard deviations."
             )
         elif len(self.sites) > 1:
