@@ -587,6 +587,18 @@ def large(run: Run, n_sites: int, k: int, p: int) -> Any:
     )
 
 
+@pytest.mark.parametrize("k", [1, 2, 6])
+def test_the_scale_of_a_profile_can_be_read(run: Run, k: int) -> None:
+    result = large(run, 3, k, 4)
+    small = 0.2 * np.tanh(result.class_means_scaled)
+    figure = room.plot_class_profiles(dataclasses.replace(result, class_means_scaled=small))
+    figure.draw_without_rendering()
+    (bar,) = (ax for ax in figure.axes if ax.get_label() == "<colorbar>")
+    # A browser's letters may be wider than those that were measured here: half of it stays free.
+    widths = [text.get_window_extent().width for text in bar.get_xticklabels()]
+    assert len(widths) > 2 and 2 * sum(widths) < bar.get_window_extent().width
+
+
 @pytest.mark.parametrize("size", [(1, 1, 1), (3, 2, 4), (50, 10, 60), (70, 20, 2)])
 def test_figures_of_any_size_keep_their_labels_inside(run: Run, size: tuple[int, ...]) -> None:
     result = large(run, *size)

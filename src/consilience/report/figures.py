@@ -73,7 +73,10 @@ def plot_class_profiles(result: Any) -> Figure:
         heads = [f"class {j}" if k <= 8 else str(j) for j in range(k)]
         charts.cell_axes(ax, [charts.label(n, 34) for n in result.feature_names], heads)
         what = "standard deviations from the mean" if standard else "relative to the row's largest"
-        charts.colour_bar(fig, mesh, ax, f"below (blue) or above (orange) the mean:\n{what}")
+        # As few as stand side by side under a map of one or two classes.
+        ticks = np.linspace(-top, top, 5)
+        named = ticks, [charts.minus(f"{value:g}") for value in ticks]
+        charts.colour_bar(fig, mesh, ax, f"below (blue) or above (orange) the mean:\n{what}", named)
     return fig
 
 
