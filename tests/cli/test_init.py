@@ -199,6 +199,58 @@ def test_words_for_missing_values_among_numbers(tmp_path: Path) -> None:
     assert "Features: x, known, other." in said
 
 
+def test_a_missing_category_is_no_level(tmp_path: Path) -> None:
+    smoking = ["never", "former", "NA", "unknown"] * 20
+    rows = "".join(f"{word},{i / 7:.2f}\n" for i, word in enumerate(smoking))
+    (tmp_path / "a.csv").write_text(f"smoking,x\n{rows}", encoding="utf-8")
+    made = call("init", "describe", tmp_path / "a.csv", "--folder", tmp_path / "s")
+    assert made.exit_code == 0, made.output
+    said = " ".join(made.stdout.split())
+    assert "60 of 80 rows kept; missing 'NA'." in said
+    assert "a: 20 of the dropped rows have no value in smoking, or none that is on offer." in said
+    # What a word such as this one means, a person has to say.
+    assert "Levels of smoking: former, never, unknown." in said
+
+
+def test_two_sites_with_one_table(tables: Path) -> None:
+    (tables / "copy.csv").write_bytes((tables / "east.csv").read_bytes())
+    made = call("init", "mean-and-sd", "east.csv", "copy.csv", "west.csv", "--folder", "s")
+    said = "east and copy have the same rows in all columns of the study: each of them counts twice"
+    assert said in " ".join(made.stdout.split())
+    assert said in " ".join(call("check", "s/study.toml").stdout.split())
+    call("init", "mean-and-sd", "east.csv", "west.csv", "--folder", "t")
+    assert "the same rows" not in call("check", "t/study.toml").stdout
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ("", "in b no row has a value"),
+        ("{}%", "in b 60 of 60 rows have text in place of a number, and as a category it has"),
+        ("{}", "in b 1 of 60 rows has text in place of a number"),
+    ],
+)
+def test_a_feature_that_holds_no_numbers(tmp_path: Path, cell: str, said: str) -> None:
+    for site in ("a", "b"):
+        cells = [str(i / 2) if site == "a" else cell.format(i / 2) for i in range(60)]
+        cells[3] = cell.replace("{}", "<1") if site == "b" else cells[3]
+        rows = "".join(f"{i * i / 3:.2f},{x}\n" for i, x in enumerate(cells))
+        (tmp_path / f"{site}.csv").write_text(f"x,crp\n{rows}", encoding="utf-8")
+    words = (tmp_path / "a.csv", tmp_path / "b.csv", "--folder", tmp_path / "s")
+    result = call("init", "mean-and-sd", *words, "--features=x,crp")
+    assert f"column 'crp': {said}" in sentence(result)
+
+
+def test_a_site_too_small_for_a_category(tmp_path: Path) -> None:
+    for site, n in (("a", 60), ("b", 15)):
+        rows = "".join(f"{'xyz'[i % 3]},{i / 7:.2f}\n" for i in range(n))
+        (tmp_path / f"{site}.csv").write_text(f"ward,x\n{rows}", encoding="utf-8")
+    words = (tmp_path / "a.csv", tmp_path / "b.csv", "--folder", tmp_path / "s")
+    said = sentence(call("init", "describe", *words))
+    assert "column 'ward' has no value that 10 rows of b have: leave the column out by" in said
+    assert call("init", "describe", *words, "--features=x").exit_code == 0
+
+
 def test_codes_for_missing_values_are_found_and_said(tmp_path: Path) -> None:
     """One 999 in a column of the body mass index spoils its mean and its slope."""
     bmi = [*[20.5 + i % 17 for i in range(60)], *[999] * 12, *["NA"] * 10]

@@ -140,7 +140,8 @@ def test_two_sites_with_one_home(space: Workspace) -> None:
 
 def test_a_wrong_policy(space: Workspace) -> None:
     space.site("lyon", more="[policy]\nmin_record = 3\n")
-    assert "site lyon: [policy] has no setting 'min_record'" in refused(space, 2)
+    said = "site lyon: [policy] has no setting 'min_record': did you mean 'min_records'?"
+    assert said in refused(space, 2)
 
 
 @pytest.mark.parametrize(
@@ -337,6 +338,51 @@ def test_a_column_of_which_a_site_tells_no_sums_stops_a_regression_before_it_run
     space.site("lyon", more='[policy]\npreset = "simulation"\n')
     space.write(**asked)  # type: ignore[arg-type]
     assert call("check", space.file).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "cells", "said"),
+    [
+        ('family = "poisson"', (-1, 2), "must be whole numbers of at least 0"),
+        ('family = "gamma"', (0, 2), "must be above 0"),
+        ('family = "binomial"', (1, 2), "must be 0 or 1, or of two declared levels"),
+        (
+            'family = "cox"\ntime = "x"',
+            (0, 0),
+            "of the response all rows have one value, or all but",
+        ),
+        ('family = "binomial"', (1, 1), "of the response all rows have one value, or all but"),
+    ],
+)
+def test_a_response_that_no_regression_takes_is_known_before_it_runs(
+    parameters: str, cells: tuple[int, int], said: str, space: Workspace
+) -> None:
+    for site in SITES:
+        fine = (3, 4) if "gamma" in parameters else (0, 1)
+        own = cells if site == "lyon" else fine
+        rows = [f"{i % 7 + 1},{i % 5},{own[i % 2]}" for i in range(60)]
+        space.table(site, "x,y,told", rows)
+        space.site(site, more='[policy]\npreset = "consortium"\n')
+    asked = {"method": "pooled-regression", "parameters": parameters, "data": 'target = "told"'}
+    space.write(**asked)  # type: ignore[arg-type]
+    checked = call("check", space.file)
+    assert checked.exit_code == 3
+    assert f"site lyon: {'' if 'all rows' in said else 'the response of a '}" in sentence(checked)
+    assert said in sentence(checked)
+    # What one site lacks a quorum may do without.
+    space.write(more_sites="quorum = 2", **asked)  # type: ignore[arg-type]
+    assert call("check", space.file).exit_code == 0
+
+
+def test_times_that_no_cox_regression_takes_are_known_before_it_runs(space: Workspace) -> None:
+    for site in SITES:
+        rows = [f"{i % 7 + (site != 'lyon')},{i % 5},{i % 2}" for i in range(60)]
+        space.table(site, "x,y,seen", rows)
+        space.site(site, more='[policy]\npreset = "consortium"\n')
+    settings = 'family = "cox"\ntime = "x"'
+    space.write(method="pooled-regression", parameters=settings, data='target = "seen"')
+    said = "site lyon: times until an event, or until somebody was last seen, must be above 0"
+    assert said in sentence(call("check", space.file))
 
 
 # --- directories and disks --------------------------------------------------------------------

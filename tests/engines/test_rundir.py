@@ -12,7 +12,7 @@ import pytest
 from consilience.engines import rundir
 from consilience.engines.federation import load_run
 from consilience.engines.rundir import RunInfo, RunStore, check_resumable, read_info
-from consilience.exceptions import RunError
+from consilience.exceptions import QuorumError, RunError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.testing.fakes import federation_of
 
@@ -123,6 +123,15 @@ def test_an_unfinished_run_is_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "result.json").unlink()
     with pytest.raises(RunError, match="has not ended"):
         load_run(tmp_path)
+
+
+def test_a_run_that_failed_says_so(tmp_path: Path) -> None:
+    with pytest.raises(QuorumError) as failed:
+        few = federation_of({"a": TABLES["s0"][:3]}, policy="strict")
+        MeanAndSD().run(few, seed=1, out=tmp_path)
+    with pytest.raises(RunError, match=r"the run in .* failed: ") as told:
+        load_run(tmp_path)
+    assert str(failed.value) in str(told.value)
 
 
 @pytest.mark.parametrize("name", ["context.json", "result.npz", "transcript.jsonl"])

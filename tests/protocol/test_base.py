@@ -156,8 +156,10 @@ def test_the_quorum_and_its_sentences() -> None:
 def test_methods_by_name() -> None:
     assert get_method("mean-and-sd") is MeanAndSD
     assert all_methods()["testing-class-sums"] is ClassSums
-    with pytest.raises(StudyError, match="no method is called 'no-such': there are"):
-        get_method("no-such")
+    with pytest.raises(StudyError, match="no method is called 'zzz': known are assistance-test, "):
+        get_method("zzz")
+    with pytest.raises(StudyError, match="'mean_and_sd': did you mean 'mean-and-sd'"):
+        get_method("mean_and_sd")
 
 
 def test_parameters() -> None:

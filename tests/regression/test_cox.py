@@ -383,8 +383,8 @@ def test_what_has_no_fit_is_refused_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"time": ""}, "needs time, a feature that is a number"),
-        ({"time": "died"}, "needs time, a feature that is a number"),
+        ({"time": ""}, "needs time, a feature that is a number, one of age, dose, ward, years$"),
+        ({"time": "died"}, "one of age, dose, ward, years, but 'died' was given"),
         ({"site_effects": True}, "leave site_effects out"),
         ({"errors": "HC1"}, "HC0"),
         ({"family": "poisson"}, "family = 'cox'"),

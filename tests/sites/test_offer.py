@@ -110,6 +110,16 @@ def test_the_proposal_is_lines_of_a_site_file(tmp_path: Path) -> None:
     assert "# pid" in lines and "# without 1 rarer value" in lines
 
 
+def test_a_misspelt_column_is_told_at_the_site_alone(tmp_path: Path) -> None:
+    own = SiteColumns(offered={"age": "number", "creatinine": "number", "secret": "none"})
+    with pytest.raises(DataError, match="did you mean 'creatinine', which is on offer") as told:
+        own.check_offer(Columns(features=("age", "creatinin")), Preparation())
+    assert told.value.public == "column creatinin: the site does not offer it"
+    for name in ("secrets", "zzz"):
+        with pytest.raises(DataError, match=r"add it to \[columns.offered\]"):
+            own.check_offer(Columns(features=(name,)), Preparation())
+
+
 @pytest.mark.parametrize(
     ("columns", "preparation", "rule"),
     [

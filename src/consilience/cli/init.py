@@ -146,6 +146,8 @@ def _at_terminal() -> bool:
 
 def _tell(made: Draft, found: Mapping[str, Found], wishes: Wishes, checks: list[SiteCheck]) -> None:
     """Say what was written and found, and what to do next."""
+    from consilience.engines.study_check import same_rows
+
     console.say("Wrote " + ", ".join(map(str, made.files)) + ".")
     for site, one in found.items():
         how = [f"{name} {value!r}" for name, value in one.settings.items()]
@@ -162,7 +164,12 @@ def _tell(made: Draft, found: Mapping[str, Found], wishes: Wishes, checks: list[
                 "missing_codes in the site file."
             )
         for name, count in ({} if kept is None else kept.dropped_by).items():
-            console.say(f"{site}: no value on offer in {name}: {count} of the dropped rows.")
+            console.say(
+                f"{site}: {count} of the dropped rows have no value in {name}, or none that is on "
+                "offer."
+            )
+    for sentence in same_rows(checks):
+        console.say(sentence)
     for sentence in made.said:
         console.say(sentence)
     more = ", and grants what was consented to" if wishes.consents else ""

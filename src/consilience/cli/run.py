@@ -503,6 +503,7 @@ def check(
         duration,
         planned,
         require_quorum,
+        same_rows,
     )
     from consilience.engines.study_run import method_of, read_site_files
     from consilience.sites.study import SiteFile, Study
@@ -523,7 +524,7 @@ def check(
     _tell_columns(read, checks)
     _tell_plan(planned(read, checks, method))
     # Columns first: they are what the parties have to agree on.
-    said = list(differences(read.columns, checks))
+    said = [*differences(read.columns, checks), *same_rows(checks)]
     said += [f"{c.name}: {remark}" for c in checks for remark in c.remarks]
     said += duration(checks)
     said += [

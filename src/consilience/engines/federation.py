@@ -606,6 +606,10 @@ def load_run(path: str | Path) -> Run:
             f"{info.method!r} and this release has {method.version}: use the release that made it"
         )
     if not (path / "result.json").exists():
+        state, _, facts = rundir.state_file(path).read()
+        if state == rundir.FAILED:
+            # Once more the same way it may well end the same way: the reason says what to change.
+            raise RunError(f"the run in {path} failed: {facts.get('reason', '')}")
         raise RunError(f"the run in {path} has not ended: go on with it by --resume")
     try:
         files = {name: (path / name).read_bytes() for name in ("result.json", "result.npz")}

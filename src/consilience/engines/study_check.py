@@ -7,6 +7,7 @@ only spares a run that would end in refusals.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -86,6 +87,8 @@ class SiteCheck:
         Over columns: what the policy lets be known of them, all runs so far considered.
     seconds : float
         About how long fits to such a table take on this machine; 0: not known, or not long.
+    digest : str
+        SHA-256 of the prepared rows, where two sites should not have the same.
     """
 
     name: str
@@ -97,6 +100,7 @@ class SiteCheck:
     remarks: tuple[str, ...] = ()
     offer: Offer | None = None
     seconds: float = 0.0
+    digest: str = field(default="", repr=False)
 
 
 def check_sites(study: Study, files: Mapping[str, SiteFile], method: Method) -> list[SiteCheck]:
@@ -276,6 +280,19 @@ def told_apart(columns: Columns, kinds: Mapping[str, Mapping[str, str] | None]) 
     return said
 
 
+def same_rows(checks: Sequence[SiteCheck]) -> list[str]:
+    """Say which sites have the same rows, as where one file was named for two of them."""
+    sites: dict[str, list[str]] = {}
+    for check in checks:
+        sites.setdefault(check.digest, []).append(check.name)
+    return [
+        f"{' and '.join(names)} have the same rows in all columns of the study: each of them "
+        f"counts {'twice' if len(names) == 2 else f'{len(names)} times'}. Check path in [source]."
+        for digest, names in sites.items()
+        if digest and len(names) > 1
+    ]
+
+
 def duration(checks: Sequence[SiteCheck]) -> list[str]:
     """Say how long the fit takes, where that is long."""
     seconds = max((check.seconds for check in checks), default=0.0)
@@ -326,6 +343,7 @@ def _check(
         ]
         refusal: ConsilienceError | None = _withheld_refusal(loaded, policy, method)
         essential = refusal is not None
+        refusal = refusal or _response_refusal(loaded.data, policy, method)
         offer = None
         if reference is not None:
             refusal = own_rows_refusal(reference, loaded.data, policy)
@@ -347,7 +365,19 @@ def _check(
     error_ = foreign if foreign is not None else refusal
     of = (policy, loaded.report, kinds, error_, stops, tuple(remarks))
     seconds = 0.0 if error_ else method.expected_seconds(loaded.data, len(study.sites.names))
-    return SiteCheck(file.name, *of, offer=offer, seconds=seconds)
+    return SiteCheck(
+        file.name, *of, offer=offer, seconds=seconds, digest=_digest(study, loaded.data)
+    )
+
+
+def _digest(study: Study, data: SiteData) -> str:
+    """Of the rows of a site; none where others may well have the same."""
+    if study.partition == "columns" or data.n_rows < MIN_MATCHED:
+        return ""
+    found = hashlib.sha256()
+    for part in (data.features, data.target, data.sequence):
+        found.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
+    return found.hexdigest()
 
 
 def _require_partner(study: Study, file: SiteFile, columns: Columns) -> None:
@@ -548,6 +578,22 @@ def _withheld_refusal(loaded: Loaded, policy: Policy, method: Method) -> DataErr
         f"{least}: the site withholds its sums, and the study stops there. Leave the column or the "
         'site out, or set when_withheld to "without-column"'
     )
+
+
+def _response_refusal(data: SiteData, policy: Policy, method: Method) -> DataError | None:
+    """Responses for which a site would refuse the first question, which a quorum may allow."""
+    least = policy.min_records
+    told = hasattr(method, "when_withheld") and data.n_rows >= 2 * least > 2
+    if told and data.target is not None and _few_differ(data.target, least):
+        return DataError(
+            f"of the response all rows have one value, or all but fewer than {least}: the site "
+            "tells nothing of it, so it has no part in the study"
+        )
+    try:
+        method.check_rows(data)
+    except DataError as error:
+        return error
+    return None
 
 
 def _few_differ(column: NDArray[Any], least: int) -> bool:

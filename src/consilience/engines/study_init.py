@@ -66,6 +66,8 @@ ABSENT = frozenset(
     ]
 )
 """What often stands for a missing value among numbers, in small letters."""
+NO_LEVELS = frozenset(["na", "n/a", "n.a.", "#n/a", "nan", "null", "k.a."])
+"""Those that stand for it among words, too, where "none", "unknown" or "-" may be a category."""
 WORKBOOKS = (".xlsx", ".xlsm")
 PARTNER_KEY = "keys/partner.key"
 
@@ -185,8 +187,12 @@ class Found:
             return False
         if self.table.kind(name) not in ("text", "number", "boolean"):
             return False
-        values, wrong = self.table.numbers(name, self._codes(name))
+        values, wrong = self.numbers_and_wrong(name)
         return not len(wrong) and bool(np.isfinite(values).any())
+
+    def numbers_and_wrong(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """A column as numbers, and the positions of cells that are none."""
+        return self.table.numbers(name, self._codes(name))
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """Finite numbers of a column."""
@@ -276,7 +282,7 @@ def look(
 
 
 def _codes(table: Table) -> tuple[str, ...]:
-    """Usual words for a missing value that stand in columns which hold numbers otherwise."""
+    """Usual words for a missing value, most of them only where a column holds numbers otherwise."""
     codes: set[str] = set()
     for name in table.names:
         if table.kind(name) != "text":
@@ -284,6 +290,7 @@ def _codes(table: Table) -> tuple[str, ...]:
         numbers, wrong = _numbers_and_words(table, name)
         if wrong and numbers and {text.casefold() for text in wrong} <= ABSENT:
             codes |= wrong
+        codes |= {text for text in wrong if text.casefold() in NO_LEVELS}
     return tuple(sorted(codes))
 
 
@@ -544,6 +551,12 @@ def _over_rows(
     least = Policy.from_settings(wishes.preset).min_records
     for site, one in found.items():
         offered = _offered(one, numbers, ids, levels, least)
+        for name in levels:
+            if name not in offered.offered and name in features:
+                raise StudyError(
+                    f"column {name!r} has no value that {least} rows of {site} have: leave the "
+                    "column out by --features, or the site"
+                )
         text = _site(wishes, site, one, asked.get("site", ""), one.columns)
         files[wishes.folder / SITES / f"{site}.toml"] = f"{text}\n{offered.to_toml()}"
     said = [f"Features: {', '.join(features)}."] if features else []
@@ -661,11 +674,32 @@ def _levels(
         _require_spelling(name, found)
     for name, values in levels.items():
         if len(values) < 2:
+            if name in features and not needs.levels:
+                _require_values(name, found)
             raise StudyError(
                 f"column {name!r} cannot be a category: it has fewer than two values that enough "
                 f"rows have, or more than {MAX_LEVELS}"
             )
     return levels
+
+
+def _require_values(name: str, found: Mapping[str, Found]) -> None:
+    """Say where a feature that may be meant as a number is none, and in how many rows."""
+    for site, one in found.items():
+        values, wrong = one.numbers_and_wrong(name)
+        if not len(wrong) and np.isfinite(values).any():
+            continue
+        if not len(wrong):
+            raise StudyError(
+                f"column {name!r}: in {site} no row has a value: leave the column out by --features"
+            )
+        n = len(wrong)
+        raise StudyError(
+            f"column {name!r}: in {site} {n} of {len(values)} rows {'has' if n == 1 else 'have'} "
+            "text in place of a number, and as a category it has fewer than two values that enough "
+            f"rows have, or more than {MAX_LEVELS}: correct the table, or say what stands for a "
+            f"missing value by --recode {site}:{name}:WORD=NA"
+        )
 
 
 def _require_spelling(name: str, found: Mapping[str, Found]) -> None:

@@ -962,6 +962,14 @@ class Method(ABC, Generic[ResultT]):
         """
         return []
 
+    def check_rows(self, data: SiteData) -> None:
+        """Look for what no site could answer, before a run that would end there.
+
+        Raises
+        ------
+        DataError
+        """
+
     def expected_seconds(self, data: SiteData, n_sites: int) -> float:
         """About how long fits to such a table take on this machine; 0 where that is not known."""
         return 0.0
@@ -1082,8 +1090,7 @@ def get_method(name: str) -> type[Method]:
     if name not in _METHODS and name in (known := _modules()):
         importlib.import_module(known[name])
     if name not in _METHODS:
-        names = ", ".join(method_names())
-        raise StudyError(f"no method is called {name!r}: there are {names}")
+        raise StudyError(f"no method is called {name!r}{closest(name, method_names())}")
     return _METHODS[name]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import difflib
 import json
 import math
 import re
@@ -217,6 +218,10 @@ class SiteColumns:
             elif isinstance(offer, tuple) and as_number and not all(map(is_number, offer)):
                 rule = "the site offers it by its levels, not as a number"
                 rule, advice = f"{rule}: declare them in [data] levels", ""  # for the study's eyes
+            near = [other for other, what in self.offered.items() if what != NONE and other != "*"]
+            close = difflib.get_close_matches(name, near, n=1, cutoff=0.8)
+            if offer == NONE and name not in self.offered and close:
+                advice = f": did you mean {close[0]!r}, which is on offer?"
             if rule:
                 raise DataError(f"column {name!r}: {rule}{advice}", public=f"column {name}: {rule}")
 

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from consilience.exceptions import DisclosureError, ParameterError, StudyError
-from consilience.parameters import FLAG, LEFT_OUT, Allowed, allows, number, one_of, rules_of, whole
+from consilience.parameters import (
+    FLAG,
+    LEFT_OUT,
+    Allowed,
+    allows,
+    closest,
+    number,
+    one_of,
+    rules_of,
+    whole,
+)
 from consilience.wire.disclosure import Limits
 from consilience.wire.message import Disclosure
 
@@ -168,7 +178,7 @@ class Policy:
         known = {f.name for f in dataclasses.fields(cls)}
         for key in given:
             if key not in known:
-                raise StudyError(f"[policy] has no setting {key!r}: {', '.join(sorted(known))}")
+                raise StudyError(f"[policy] has no setting {key!r}{closest(key, sorted(known))}")
         return cls(**given)
 
     @property

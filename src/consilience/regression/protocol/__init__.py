@@ -433,11 +433,14 @@ class PooledRegression(Method[PooledRegressionResult]):
             return "time and ties are of family = 'cox': leave them out" if given else ""
         columns = ctx.columns
         numbers = [name for name in columns.features if name not in columns.levels]
-        if self.time not in numbers or len(columns.features) < 2:
+        if self.time not in numbers:
+            given = f", but {self.time!r} was given" if self.time else ""
             return (
-                "a Cox regression needs time, a feature that is a number, and another feature to "
-                f"explain with; features are {', '.join(columns.features)}"
+                "a Cox regression needs time, a feature that is a number, one of "
+                f"{', '.join(numbers) or 'none that are named'}{given}"
             )
+        if len(columns.features) < 2:
+            return "a Cox regression needs another feature than the time, to explain with"
         if self.site_effects:
             return "each site has a baseline hazard in a Cox regression: leave site_effects out"
         if self.errors == "HC1":
@@ -448,6 +451,10 @@ class PooledRegression(Method[PooledRegressionResult]):
                 '"complete-rows"'
             )
         return ""
+
+    def check_rows(self, data: SiteData) -> None:
+        """Look for responses and times that the family does not have."""
+        site.check_rows(data, self.settings)
 
     @property
     def settings(self) -> messages.Settings:

@@ -100,6 +100,17 @@ def response_of(family: str, data: SiteData) -> FloatArray:
     return y
 
 
+def check_rows(data: SiteData, settings: messages.Settings) -> None:
+    """Look for responses and times that the family does not have.
+
+    Raises
+    ------
+    DataError
+    """
+    response_of(settings.family, data)
+    _apart(data, settings)
+
+
 def _apart(data: SiteData, settings: messages.Settings) -> tuple[SiteData, FloatArray | None]:
     """Columns without the times of a Cox regression, and these: nothing but their order matters.
 
