@@ -41,6 +41,8 @@ SPREADS: dict[str, Callable[[Rng], FloatArray]] = {
     "two columns tenfold": lambda _: np.where(np.arange(COLUMNS) < 2, 10.0, 1.0),
 }
 """Standard deviations of the noise of the columns."""
+UNEQUAL = ("log-uniform", "inverse chi-squared", "hundredfold")
+"""Those of tables of rank 3 that are shown to SOFT-IMPUTE+, too."""
 
 
 def signal(rng: Rng) -> FloatArray:
@@ -110,6 +112,12 @@ def of_ranks(line: str, seed: int) -> dict[str, dict[str, float]]:
         penalty = NuclearNormCV(center="columns", random_state=seed).fit(x)
         found["SOFT-IMPUTE+, scale none"] = {"chosen": soft.minimiser_}
         found["SOFT-IMPUTE, scale none"] = {"chosen": float(penalty.rank_)}
+    if true and "noise" in line and line.endswith(UNEQUAL):
+        soft = RankCV("soft-unshrunk", scale="columns", center="columns", random_state=seed).fit(x)
+        found["SOFT-IMPUTE+, scale columns"] = {
+            "chosen": soft.minimiser_,
+            "remark": float(bool(soft.remarks_)),
+        }
     if line.endswith("along columns"):
         folds = EntrywiseKFold(5, blocks=STRETCH, random_state=seed)
         search = RankCV("hard", scale="columns", center="columns", cv=folds, random_state=seed)

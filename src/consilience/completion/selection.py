@@ -196,6 +196,20 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
             assumptions.heavy_tails(left),
         ]
 
+    def _no_low_rank(self, rank: int, most: int) -> str | None:
+        """Refitted singular values that predict best with more than half of all components."""
+        if 2 * rank <= most:
+            return None
+        why = (
+            'columns of unequal noise do this; compare with scale="columns"'
+            if self.scale == "none"
+            else "columns of little noise are predicted best with noise of others; compare with "
+            'RankCV("hard")'
+        )
+        return (
+            f"rank {rank} of at most {most} is no low rank, and little is left to be noise: {why}"
+        )
+
     def _stretches(self, entries: Entries, rank: int) -> str | None:
         """Components that predict scattered entries and do harm in whole stretches of columns.
 
@@ -563,12 +577,14 @@ class RankCV(ModelSearch):
     def _doubts(self, entries: Entries, value: int) -> list[str | None]:
         axes = getattr(self.best_estimator_, "components_", None)
         last = value and value == self.curve_.parameters[-1] and self.curve_.natural[1]
+        refitted = isinstance(self.estimator, str) and self.estimator == "soft-unshrunk"
         return [
             *self._left(entries, value, axes if isinstance(self.estimator, str) else None),
             f"rank {value} is the last one below full rank: hardly anything is left to be noise, "
             "and a low rank may not be what the table has"
             if last
             else None,
+            self._no_low_rank(value, min(entries.shape)) if refitted else None,
         ]
 
 
@@ -718,10 +734,4 @@ class NuclearNormCV(EntrySearch):
         found = self._left(entries, self.rank_, self.best_estimator_.components_)
         if not self.unshrink:  # a penalty leaves as much of every column, whatever its noise
             return found[1:]
-        most = min(entries.shape)
-        if 2 * self.rank_ > most and self.scale == "none":
-            found.append(
-                f"rank {self.rank_} of at most {most} is no low rank, and little is left to be "
-                'noise: columns of unequal noise do this; compare with scale="columns"'
-            )
-        return found
+        return [*found, self._no_low_rank(self.rank_, min(entries.shape))]

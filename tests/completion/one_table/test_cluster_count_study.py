@@ -27,17 +27,23 @@ def rows(n: int = 120, *, missing: float = 0.1, seed: int = 0) -> np.ndarray:
     return x
 
 
-def run_of(
-    x: np.ndarray, *, policy: Any = "strict", standardize: Any = "pooled", **parameters: Any
-) -> Run:
+def federation_of(
+    x: np.ndarray, *, policy: Any = "strict", standardize: Any = "pooled"
+) -> Federation:
     names = tuple(f"x{j}" for j in range(x.shape[1]))
     table = {**dict(zip(names, x.T, strict=True)), "who": [f"p{i}" for i in range(len(x))]}
-    federation = Federation.local(
+    return Federation.local(
         {"clinic": table},
         columns=Columns(features=names, id="who"),
         preparation=Preparation(missing="keep", standardize=standardize),
         policy=granted(policy),
     )
+
+
+def run_of(
+    x: np.ndarray, *, policy: Any = "strict", standardize: Any = "pooled", **parameters: Any
+) -> Run:
+    federation = federation_of(x, policy=policy, standardize=standardize)
     settings = {"n_clusters": range(1, 6), "n_init": 3, **parameters}
     run: Run = ClusterCountStudy(**settings).run(federation, seed=0)
     return run
@@ -239,3 +245,25 @@ def test_nothing_of_a_single_row_leaves() -> None:
     assert any("The curve stays at site clinic" in note for note in run.notes)
     assert not (np.abs(np.nan_to_num(result.centers)) > 1e3).any()
     assert len(result.to_frame()) == 0 and "classes" in result.summary()
+
+
+def test_one_long_class_that_was_cut_is_said_to_the_site() -> None:
+    """Five columns with correlation .7; round classes beside it are not spoken against."""
+    rng = np.random.default_rng(26)
+    long = np.sqrt(0.7) * rng.normal(size=(100, 1)) + np.sqrt(0.3) * rng.normal(size=(100, 5))
+    for x, expected in ((long, True), (rows(missing=0.0), False)):
+        federation = federation_of(x)
+        found = ClusterCountStudy(n_clusters=range(1, 7), n_init=3).run(federation, seed=0).result
+        assert found.n_clusters > 1
+        said = [str(line.get("said")) for line in federation.log("clinic")]
+        assert (
+            any("with correlated columns explains the table" in line for line in said) == expected
+        )
+
+
+def test_heavy_tails_within_classes_are_said_to_the_site() -> None:
+    x = rows(missing=0.0)
+    x += np.random.default_rng(26).standard_t(2, x.shape)
+    federation = federation_of(x)
+    ClusterCountStudy(n_clusters=range(1, 5), n_init=3).run(federation, seed=0)
+    assert any("heavy tails" in str(line.get("said")) for line in federation.log("clinic"))

@@ -375,3 +375,21 @@ def test_the_table_of_classes_and_that_of_ranks_take_the_same_columns() -> None:
     x = classes.rows(60)
     federation = columns_of(x)
     assert run_of(federation, grid=(0, 1, 2)).result.shape == (60, 5)
+
+
+def test_noise_that_breaks_the_choice_is_said_to_the_site() -> None:
+    """Along the columns, or of heavy tails; white noise is not spoken against."""
+    rng, p = np.random.default_rng(26), 30
+    signal, white = 2 * rng.normal(size=(N, 2)) @ rng.normal(size=(2, p)), rng.normal(size=(N, p))
+    along = np.linalg.cholesky(0.6 ** np.abs(np.subtract.outer(np.arange(p), np.arange(p))))
+    tables = {
+        "neighbouring columns": signal + white @ along.T,
+        "heavy tails": signal + rng.standard_t(2, (N, p)),
+        "": signal + white,
+    }
+    for word, x in tables.items():
+        federation = columns_of(x)
+        run_of(federation, grid=(2,))
+        said = " ".join(str(line.get("said")) for line in federation.log("clinic"))
+        found = {other for other in tables if other and other in said}
+        assert found == {word} - {""}

@@ -226,3 +226,15 @@ def test_assumptions_are_tested_after_the_search() -> None:
         assert any("heavy tails" in remark for remark in search.remarks_)
         search = NuclearNormCV(unshrink=True, random_state=0).fit(departing(seed, "unequal"))
         assert any(remark.endswith('scale="columns"') for remark in search.remarks_)
+
+
+def test_a_refitted_rank_that_is_no_low_one_is_said_though_columns_are_scaled() -> None:
+    """Refitted singular values predict the columns of little noise best with most components."""
+    ranks = []
+    for seed in range(4):
+        search = NuclearNormCV(unshrink=True, scale="columns", random_state=0)
+        search.fit(departing(seed, "unequal"))
+        ranks.append(search.rank_)
+        said = any(remark.endswith('compare with RankCV("hard")') for remark in search.remarks_)
+        assert said == (search.rank_ > 10)
+    assert max(ranks) > 10

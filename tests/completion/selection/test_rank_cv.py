@@ -150,6 +150,24 @@ def test_the_last_rank_below_full_is_said() -> None:
     assert any(remark.startswith("rank 3 is the last one") for remark in search.remarks_)
 
 
+def test_a_refitted_rank_that_is_no_low_one_is_said() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(60, 9)) @ rng.normal(size=(9, 14))
+    hard, scale = 'compare with RankCV("hard")', 'compare with scale="columns"'
+    for model, highest, scaled, expected in (
+        ("soft-unshrunk", 10, "columns", {hard}),
+        ("soft-unshrunk", 10, "none", {scale}),
+        ("soft-unshrunk", 4, "columns", set()),
+        ("hard", 10, "columns", set()),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GridEdgeWarning)
+            search = RankCV(model, ranks=highest, scale=scaled, random_state=0).fit(x)
+        assert (search.rank_ > 7) == (highest > 7)
+        low = [said for said in search.remarks_ if "is no low rank" in said]
+        assert {end for end in (hard, scale) for said in low if said.endswith(end)} == expected
+
+
 def test_rule_of_one_standard_error() -> None:
     x = low_rank(30, 12, rank=3, noise=1.0, seed=5)
     least = RankCV("hard", random_state=0).fit(x)

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray
 from consilience.completion.estimators.entry_plans import CLUSTER_MODELS, plan_clusters
 from consilience.completion.estimators.predictors import ClassPredictor, GapRows
+from consilience.completion.kernels import assumptions
 from consilience.completion.kernels.cluster_criteria import all_criteria
 from consilience.completion.one_table import entry_study
 from consilience.completion.one_table.entry_study import EntryStudy, EntryStudyResult, LocalSearch
@@ -238,6 +239,11 @@ class ClusterCountStudy(EntryStudy[ClusterCountResult]):
         k, rng = int(curve.parameters[chosen]), stream(seed, "fit")
         fit = solve(entries, k, rng=rng, n_init=self.n_init)
         others, remarks = criteria_of(matrix, curve.parameters, seed)
+        x = entries.dense()
+        doubts = (
+            assumptions.correlated_classes(x, fit.labels, seed=seed % 2**31),
+            assumptions.heavy_tails(x - fit.centres[fit.labels]),
+        )
         named = GapRows(matrix.column_names, matrix.units)
         # For the site's own people: rows and means.
         classes = {
@@ -260,7 +266,7 @@ class ClusterCountStudy(EntryStudy[ClusterCountResult]):
             labels=fit.labels,
             outputs={"labels": fit.labels},
             tables={"classes": classes},
-            remarks=remarks,
+            remarks=(*remarks, *filter(None, doubts)),
         )
 
     # ------------------------------------------------------------------ at the coordinator

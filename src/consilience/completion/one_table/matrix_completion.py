@@ -38,8 +38,9 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.entry_plans import RANK_MODELS, plan_alphas, plan_ranks
-from consilience.completion.estimators.low_rank import fitted_model
+from consilience.completion.estimators.low_rank import Factors, fitted_model
 from consilience.completion.estimators.predictors import CompletionPredictor, GapRows
+from consilience.completion.kernels import assumptions
 from consilience.completion.one_table import entry_study
 from consilience.completion.one_table import matrix as matrices
 from consilience.completion.one_table.entry_study import EntryStudy, EntryStudyResult, LocalSearch
@@ -354,7 +355,7 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
             final_counts=counts,
             outputs=outputs,
             tables={**tables, **matrices.factor_tables(matrix, fit.factors)},
-            remarks=(*_remarks(matrix), *plan.remarks, *remarks),
+            remarks=(*_remarks(matrix), *plan.remarks, *remarks, *_doubts(entries, fit.factors)),
         )
 
     def _begins_at_one_row(self, train: Entries, first: float, limits: Limits) -> bool:
@@ -418,6 +419,15 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
             "gap": float(figures.get("gap", np.nan)),
             "capped": bool(figures.get("capped", 0)),
         }
+
+
+def _doubts(entries: Entries, factors: Factors) -> tuple[str, ...]:
+    """What speaks against the assumptions of the choice; of huge matrices nothing is looked at."""
+    if entries.shape[0] * entries.shape[1] > matrices.MOST_CELLS:
+        return ()
+    left = np.full(entries.shape, np.nan)
+    left[entries.rows, entries.columns] = entries.values - factors.at(entries.rows, entries.columns)
+    return tuple(filter(None, (assumptions.along_an_order(left), assumptions.heavy_tails(left))))
 
 
 def _remarks(matrix: Matrix) -> tuple[str, ...]:
