@@ -212,6 +212,25 @@ def test_a_missing_category_is_no_level(tmp_path: Path) -> None:
     assert "Levels of smoking: former, never, unknown." in said
 
 
+def test_sodium_is_a_level(tmp_path: Path) -> None:
+    rows = "".join(f"{ion},{i / 7:.2f}\n" for i, ion in enumerate(["K", "Na", "Ca", "Null"] * 20))
+    (tmp_path / "a.csv").write_text(f"ion,x\n{rows}", encoding="utf-8")
+    made = call("init", "describe", tmp_path / "a.csv", "--folder", tmp_path / "s")
+    said = " ".join(made.stdout.split())
+    assert "80 of 80 rows kept" in said and "Levels of ion: Ca, K, Na, Null." in said
+
+
+def test_the_same_rows_of_other_people_are_no_copy(tables: Path) -> None:
+    west = pd.read_csv(tables / "west.csv")
+    n = np.arange(len(west))
+    for name, entity in {"one": n // 2, "other": n // 3}.items():
+        west.assign(ward=[f"w{i}" for i in entity]).to_csv(tables / f"{name}.csv", index=False)
+    given = ("--entity", "ward", "--target", "y", "--consent")
+    made = call("init", "latent-class-regression", "one.csv", "other.csv", *given, "--folder", "s")
+    assert made.exit_code == 0, made.output
+    assert "the same rows" not in made.stdout
+
+
 def test_two_sites_with_one_table(tables: Path) -> None:
     (tables / "copy.csv").write_bytes((tables / "east.csv").read_bytes())
     made = call("init", "mean-and-sd", "east.csv", "copy.csv", "west.csv", "--folder", "s")

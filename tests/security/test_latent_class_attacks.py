@@ -608,6 +608,14 @@ def test_products_do_not_tell_of_few_beside_usual_values(made: str, policy: str)
     assert np.isfinite(open_one.offer()).all()
 
 
+def test_a_site_knows_itself_that_its_offer_is_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only its gate: with masks, figures on held-out events are weighted by what it offered."""
+    seen = states_of(monkeypatch)
+    Villain(copy_of_y()).open().offer()
+    Villain(table()).open().offer()
+    assert [after["events"] for *_, after in seen] == pytest.approx([np.nan, 360.0], nan_ok=True)
+
+
 FEW_BY_PRODUCTS: dict[str, Any] = {
     "of_few": lambda s: s[1, 1] - s[0, 1],
     "beside_two_values": lambda s: s[1, 1] - s[0, 1],
@@ -664,6 +672,33 @@ def test_units_of_the_preparation_hide_no_few() -> None:
     )
     villain.ask("standardise.apply", message)
     assert np.isnan(villain.offer()[0]).all()
+
+
+def test_rows_that_a_site_scales_by_itself_are_not_asked_for() -> None:
+    """Of these the site keeps no others, by which copies and equal values were known."""
+    villain = Villain(copy_of_y()).open()
+    nothing = relayed(np.zeros(1), AGGREGATE)
+    scale = relayed(np.ones(1), AGGREGATE)
+    message = Scale(own=True, fill=nothing, centre=nothing, scale=scale)
+    villain.ask("standardise.apply", message)
+    with pytest.raises(Refused, match="one scale"):
+        villain.offer()
+
+
+def test_an_offer_that_rests_on_one_event_where_its_units_are_is_withheld() -> None:
+    """And not refused, which would stop the site; about the median no event has half."""
+    rng = np.random.default_rng(5)
+    frame = table().assign(x1=(rng.random(360) < 0.42) + rng.uniform(-0.01, 0.01, 360))
+    middle = frame["y"].sub(frame["y"].median()).abs().idxmin()
+    frame.loc[middle, "x1"] = 11.4
+    villain = Villain(frame).open()
+    centre = relayed(frame[["x1"]].mean().to_numpy(), AGGREGATE)
+    of_one = relayed(np.zeros(1), AGGREGATE), relayed(np.ones(1), AGGREGATE)
+    message = Scale(own=False, fill=of_one[0], centre=centre, scale=of_one[1])
+    villain.ask("standardise.apply", message)
+    assert np.isnan(villain.offer()[0]).all()
+    told_about_the_median = Villain(frame).open().offer()
+    assert np.isfinite(told_about_the_median).all()
 
 
 @pytest.mark.parametrize(("few", "tells"), [(5, False), (40, True)])

@@ -609,7 +609,11 @@ def load_run(path: str | Path) -> Run:
         state, _, facts = rundir.state_file(path).read()
         if state == rundir.FAILED:
             # Once more the same way it may well end the same way: the reason says what to change.
-            raise RunError(f"the run in {path} failed: {facts.get('reason', '')}")
+            reason = str(facts.get("reason", "")).rstrip(".")
+            raise RunError(
+                f"the run in {path} failed: {reason}. It has not ended: once the cause is gone, go "
+                "on with it by --resume"
+            )
         raise RunError(f"the run in {path} has not ended: go on with it by --resume")
     try:
         files = {name: (path / name).read_bytes() for name in ("result.json", "result.npz")}

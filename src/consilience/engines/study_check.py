@@ -375,7 +375,9 @@ def _digest(study: Study, data: SiteData) -> str:
     if study.partition == "columns" or data.n_rows < MIN_MATCHED:
         return ""
     found = hashlib.sha256()
-    for part in (data.features, data.target, data.sequence):
+    # Of the same features and responses for other people, or with other weights, none is a twin.
+    who = data.id, data.agent, data.entity, data.cluster
+    for part in (data.features, data.target, data.sequence, data.weight, data.offset, *who):
         found.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
     return found.hexdigest()
 

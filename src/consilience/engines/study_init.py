@@ -66,7 +66,7 @@ ABSENT = frozenset(
     ]
 )
 """What often stands for a missing value among numbers, in small letters."""
-NO_LEVELS = frozenset(["na", "n/a", "n.a.", "#n/a", "nan", "null", "k.a."])
+NO_LEVELS = frozenset(["NA", "N/A", "n/a", "n.a.", "#N/A", "NaN", "nan", "NULL", "null", "k.A."])
 """Those that stand for it among words, too, where "none", "unknown" or "-" may be a category."""
 WORKBOOKS = (".xlsx", ".xlsm")
 PARTNER_KEY = "keys/partner.key"
@@ -290,7 +290,7 @@ def _codes(table: Table) -> tuple[str, ...]:
         numbers, wrong = _numbers_and_words(table, name)
         if wrong and numbers and {text.casefold() for text in wrong} <= ABSENT:
             codes |= wrong
-        codes |= {text for text in wrong if text.casefold() in NO_LEVELS}
+        codes |= {text for text in wrong if text in NO_LEVELS}
     return tuple(sorted(codes))
 
 

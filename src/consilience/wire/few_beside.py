@@ -34,18 +34,30 @@ _SETS = 1000
 
 @dataclass(eq=False)
 class _Form:
-    """A column, or a sum or difference of two, over all records; `size` is of what is added.
+    """A column of all records, or its sum or difference with another.
 
     In a group it may be the same as `others`, beside which what is added to it is constant.
     """
 
-    values: FloatArray
-    size: FloatArray
+    x: FloatArray
+    column: int
+    other: int = -1
+    sign: float = 0.0
     others: tuple[_Form, ...] = ()
+
+    def of(self, chosen: IntArray | slice) -> tuple[FloatArray, FloatArray]:
+        """Values of some records, and how far one value's may be apart."""
+        # Made when asked for: forms of all pairs of columns would be many times the table.
+        values = self.x[chosen, self.column]
+        size = np.abs(values)
+        if self.sign:
+            added = self.x[chosen, self.other]
+            values, size = values + self.sign * added, size + np.abs(added)
+        return values, _ROUNDING * size
 
     def codes(self, chosen: IntArray | slice) -> IntArray:
         """A number for each value of some records, from 0."""
-        values, within = self.values[chosen], _ROUNDING * self.size[chosen]
+        values, within = self.of(chosen)
         order = np.argsort(values, kind="stable")
         near = np.maximum(within[order][1:], within[order][:-1])
         codes = np.zeros(len(values), dtype=np.int64)
@@ -54,7 +66,8 @@ class _Form:
 
     def at_most(self, chosen: IntArray, parts: int) -> int:
         """A number of some records that no value has more than."""
-        return at_most(self.values[chosen], parts, _ROUNDING * self.size[chosen])
+        values, within = self.of(chosen)
+        return at_most(values, parts, within)
 
     @cached_property
     def shared(self) -> BoolArray:
@@ -101,9 +114,8 @@ class FewBeside:
         group = _Group(self.entity[chosen], self.limits, chosen)
         columns = []
         for j in vary:
-            (form,) = self._of(j, j)
             beside = [self._of(min(i, j), max(i, j))[2:] for i in same]
-            columns.append(_Form(form.values, form.size, tuple(chain(*beside))))
+            columns.append(_Form(self.x, j, others=tuple(chain(*beside))))
         few = any(group.few_off([form]) for form in columns)
         few = few or any(group.few_off(self._of(*pair)) for pair in combinations(vary, 2))
         return few or group.few_agree(x[:, vary], columns)
@@ -112,11 +124,10 @@ class FewBeside:
         """Column i, or two columns, their sum and their difference."""
         if (i, j) not in self._forms:
             if i == j:
-                self._forms[i, i] = [_Form(self.x[:, i], np.abs(self.x[:, i]))]
+                self._forms[i, i] = [_Form(self.x, i)]
             else:
-                (one,), (other,) = self._of(i, i), self._of(j, j)
-                a, b, size = one.values, other.values, one.size + other.size
-                self._forms[i, j] = [one, other, _Form(a + b, size), _Form(a - b, size)]
+                made = [_Form(self.x, i, j, 1.0), _Form(self.x, i, j, -1.0)]
+                self._forms[i, j] = [*self._of(i, i), *self._of(j, j), *made]
         return self._forms[i, j]
 
 

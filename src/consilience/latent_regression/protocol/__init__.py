@@ -191,7 +191,7 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
     level: float = allows(number(above=0, below=1), default=0.9)
 
     name: ClassVar[str] = "latent-class-regression"
-    version: ClassVar[int] = 13
+    version: ClassVar[int] = 14
     title: ClassVar[str] = "Which classes of entities follow which regression?"
     steps = (
         at_site.offer,

@@ -197,7 +197,10 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     for column, codes in enumerate((events.entity, events.agent)):
         marks[events.first_of(codes), column] = 1.0
     sums = here.sums(np.zeros(events.n_entities, dtype=np.int64), marks)
-    if here.protected and not events.enough(here.limits)(np.flatnonzero(events.counted)):
+    everybody = np.flatnonzero(events.counted)
+    # `unsafe` is of the units that the gate sees.
+    few = here.protected and not events.enough(here.limits)(everybody)
+    if few or here.unsafe(sums).any():
         of_all = np.zeros(np.shape(sums.value), dtype=bool)
         of_all[0] = True  # the other classes are empty
         sums = sums.withhold(of_all)
