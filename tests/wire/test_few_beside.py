@@ -59,6 +59,18 @@ def test_the_rule_is_that_of_the_textbook(columns: int) -> None:
     assert 5 <= sum(verdicts) <= 55
 
 
+@pytest.mark.parametrize("few", [0, 2, 15])
+@pytest.mark.parametrize("made", ["two sums", "two differences", "a sum and a difference"])
+def test_sums_and_differences_are_beside_each_other(made: str, few: int) -> None:
+    rng = np.random.default_rng(few)
+    u, sign = rng.normal(size=60), np.where(np.arange(60) % 2, 1.0, -1.0)
+    v = {"two sums": sign - u, "two differences": u - sign, "a sum and a difference": sign * u}[made]
+    v[:few] = rng.normal(size=few)
+    x, entities = np.column_stack([u, v]), np.arange(60) % 12
+    assert few_beside(x, entities, np.arange(60)) == (few == 2)
+    assert off_some(x, entities, np.arange(60)) == (few == 2)
+
+
 def levels_and_more(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Two categories of three or four levels but for their last, and another column."""
     rng = np.random.default_rng(seed)

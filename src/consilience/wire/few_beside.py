@@ -64,6 +64,13 @@ class _Form:
         codes[order[1:]] = np.cumsum(np.diff(values[order]) > near)
         return codes
 
+    @cached_property
+    def most(self) -> int:
+        """A number of records that no value has more than, in the table or a group."""
+        values, within = self.of(slice(None))
+        ends = np.flatnonzero(np.diff(np.sort(values)) > within.max(initial=0.0))
+        return int(np.diff(ends, prepend=-1, append=len(values) - 1).max())
+
     def at_most(self, chosen: IntArray, parts: int) -> int:
         """A number of some records that no value has more than."""
         values, within = self.of(chosen)
@@ -92,7 +99,7 @@ class FewBeside:
     def __init__(self, x: FloatArray, entities: NDArray[np.generic], limits: Limits) -> None:
         self.x, self.limits = x, limits
         self.entity = np.unique(entities, return_inverse=True)[1].ravel()
-        self._forms: dict[tuple[int, int], list[_Form]] = {}
+        self._forms: dict[tuple[int, ...], list[_Form]] = {}
 
     def __call__(self, chosen: IntArray) -> bool:
         """Whether some but few records of a group are beside usual values.
@@ -112,23 +119,27 @@ class FewBeside:
         constant = x.min(axis=0) == x.max(axis=0)
         vary, same = (np.flatnonzero(some).tolist() for some in (~constant, constant))
         group = _Group(self.entity[chosen], self.limits, chosen)
-        columns = []
-        for j in vary:
-            beside = [self._of(min(i, j), max(i, j))[2:] for i in same]
-            columns.append(_Form(self.x, j, others=tuple(chain(*beside))))
-        few = any(group.few_off([form]) for form in columns)
-        few = few or any(group.few_off(self._of(*pair)) for pair in combinations(vary, 2))
-        return few or group.few_agree(x[:, vary], columns)
+        columns = [self._of(j, j, *same)[0] for j in vary]
+        if any(group.few_off(form, [form]) for form in columns):
+            return True
+        for forms in (self._of(*pair) for pair in combinations(vary, 2)):
+            # what a column has beside itself is known by now
+            new = [[other for other in forms if other is not form or form.sign] for form in forms]
+            if any(map(group.few_off, forms, new)):
+                return True
+        return group.few_agree(x[:, vary], columns)
 
-    def _of(self, i: int, j: int) -> list[_Form]:
-        """Column i, or two columns, their sum and their difference."""
-        if (i, j) not in self._forms:
+    def _of(self, i: int, j: int, *same: int) -> list[_Form]:
+        """Column i where some are constant, or two columns, their sum and their difference."""
+        key = (i, j, *same)
+        if key not in self._forms:
             if i == j:
-                self._forms[i, i] = [_Form(self.x, i)]
+                beside = [self._of(min(i, k), max(i, k))[2:] for k in same]
+                self._forms[key] = [_Form(self.x, i, others=tuple(chain(*beside)))]
             else:
                 made = [_Form(self.x, i, j, 1.0), _Form(self.x, i, j, -1.0)]
-                self._forms[i, j] = [*self._of(i, i), *self._of(j, j), *made]
-        return self._forms[i, j]
+                self._forms[key] = [*self._of(i, i), *self._of(j, j), *made]
+        return self._forms[key]
 
 
 class _Group:
@@ -139,6 +150,13 @@ class _Group:
         sizes = np.sort(np.bincount(entity))[::-1]
         # More records than that are neither too few nor of too few entities.
         self.most = max(limits.min_records - 1, int(sizes[: limits.min_entities - 1].sum()))
+        self._codes: dict[_Form, IntArray] = {}
+
+    def codes_of(self, form: _Form) -> IntArray:
+        """A number for each value of the group's records, from 0."""
+        if form not in self._codes:
+            self._codes[form] = form.codes(self.chosen)
+        return self._codes[form]
 
     def few(self, n_records: int, n_entities: int) -> bool:
         """Whether so many are some, but few."""
@@ -147,35 +165,37 @@ class _Group:
 
     def few_of(self, some: BoolArray) -> bool:
         """Whether these records are some, but few."""
-        n = int(some.sum())
+        n = int(np.count_nonzero(some))
         return 0 < n <= self.most and self.few(n, len(np.unique(self.entity[some])))
 
-    def few_off(self, forms: list[_Form]) -> bool:
-        """Whether some but few records are off a usual value of one form and off one of another."""
+    def few_off(self, form: _Form, others: list[_Form]) -> bool:
+        """Whether some but few are off a usual value of one form, or off one of another, too."""
         # One of the two values has half of all records but `most`, or the records are not few.
         half = (self.n - self.most) / 2
-        for form in forms:
-            if form.at_most(self.chosen, 5) < half:
+        if form.most < half or form.at_most(self.chosen, 5) < half:
+            return False
+        codes = self.codes_of(form)
+        for value in np.flatnonzero(np.bincount(codes) >= half).tolist():
+            off = codes != value
+            # alone in the group, and in the table?
+            lone = self.n - np.count_nonzero(off) == 1
+            if lone and not form.shared[self.chosen[~off]].any():
                 continue
-            codes = form.codes(self.chosen)
-            for value in np.flatnonzero(np.bincount(codes) >= half).tolist():
-                off = codes != value
-                # alone in the group, and in the table?
-                lone = self.n - int(off.sum()) == 1
-                if lone and not form.shared[self.chosen[~off]].any():
-                    continue
-                if self.few_of(off) or any(self._few_beside(off, other) for other in forms):
-                    return True
+            if self.few_of(off) or any(self._few_beside(off, other) for other in others):
+                return True
         return False
 
     def _few_beside(self, off: BoolArray, form: _Form) -> bool:
         """Whether some but few of these records have another value than a usual one of theirs."""
+        n = int(np.count_nonzero(off))
+        if not n or form.most < n - self.most:
+            return False
         chosen = self.chosen[off]
-        if not len(chosen) or form.at_most(chosen, 3) < len(chosen) - self.most:
+        if form.at_most(chosen, 3) < n - self.most:
             return False
         value = form.codes(chosen)
         entity = np.unique(self.entity[off], return_inverse=True)[1].ravel()
-        n, n_entities = len(value), int(entity.max()) + 1
+        n_entities = int(entity.max()) + 1
         counts = np.bincount(value)
         lowest, highest = np.full(n_entities, n), np.full(n_entities, -1)
         np.minimum.at(lowest, entity, value)
