@@ -64,7 +64,9 @@ def test_the_rule_is_that_of_the_textbook(columns: int) -> None:
 def test_sums_and_differences_are_beside_each_other(made: str, few: int) -> None:
     rng = np.random.default_rng(few)
     u, sign = rng.normal(size=60), np.where(np.arange(60) % 2, 1.0, -1.0)
-    v = {"two sums": sign - u, "two differences": u - sign, "a sum and a difference": sign * u}[made]
+    v = {"two sums": sign - u, "two differences": u - sign, "a sum and a difference": sign * u}[
+        made
+    ]
     v[:few] = rng.normal(size=few)
     x, entities = np.column_stack([u, v]), np.arange(60) % 12
     assert few_beside(x, entities, np.arange(60)) == (few == 2)
