@@ -340,6 +340,24 @@ def test_a_column_of_which_a_site_tells_no_sums_stops_a_regression_before_it_run
     assert call("check", space.file).exit_code == 0
 
 
+@pytest.mark.parametrize(("both", "told"), [(0, False), (3, False), (10, True)])
+def test_columns_of_which_few_rows_have_both_stop_a_regression_before_it_runs(
+    both: int, told: bool, space: Workspace
+) -> None:
+    """With none, one column is the other turned around."""
+    for site in SITES:
+        header, *rows = space.lines(site)
+        of = both if site == "lyon" else 10
+        marks = [(i < 20, 20 - of <= i < 40 - of) for i in range(len(rows))]
+        cells = [f"{row},{a:d},{b:d}" for row, (a, b) in zip(rows, marks, strict=True)]
+        space.table(site, f"{header},mark,sign", cells)
+    asked = {"method": "pooled-regression", "data": 'target = "y"'}
+    space.write(features=("mark", "sign"), **asked)  # type: ignore[arg-type]
+    checked, done = call("check", space.file), space.run()
+    assert (checked.exit_code, done.exit_code) == ((0, 0) if told else (3, 3))
+    assert ("Cannot take part: it withholds" in " ".join(checked.stdout.split())) != told
+
+
 @pytest.mark.parametrize(
     ("parameters", "cells", "said"),
     [

@@ -145,6 +145,9 @@ def show(
     console.say(found.result.summary())
     typer.echo()
     console.frame(found.result.to_frame())
+    for name in (name for name in found.result.also_shown if name in found.result.frames):
+        typer.echo()
+        console.frame(found.result.to_frame(name))
     console.notes(found.further_notes)
     typer.echo()
     presets = found.presets

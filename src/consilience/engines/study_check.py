@@ -344,6 +344,8 @@ def _check(
         refusal: ConsilienceError | None = _withheld_refusal(loaded, policy, method)
         essential = refusal is not None
         refusal = refusal or _response_refusal(loaded.data, policy, method)
+        if refusal is None:
+            refusal, essential = _told_refusal(loaded.data, policy, method)
         offer = None
         if reference is not None:
             refusal = own_rows_refusal(reference, loaded.data, policy)
@@ -596,6 +598,24 @@ def _response_refusal(data: SiteData, policy: Policy, method: Method) -> DataErr
     except DataError as error:
         return error
     return None
+
+
+def _told_refusal(data: SiteData, policy: Policy, method: Method) -> tuple[DataError | None, bool]:
+    """Columns that are told one by one and not together; whether the study stops there."""
+    try:
+        names = method.withheld(data, policy.limits)
+    except DataError as error:
+        return error, False
+    if not names:
+        return None, False
+    said = (
+        f"it withholds {listed(names, 10, counted=False)}, or others in their place: fewer than "
+        f"{policy.min_records} rows are behind a count or a sum of products with other columns (as "
+        "where few have two marks), or one row dominates, and the study stops there. Leave the "
+        "column or the site out, join levels that few rows have, or set when_withheld to "
+        '"without-column"'
+    )
+    return DataError(said), True
 
 
 def _few_differ(column: NDArray[Any], least: int) -> bool:

@@ -970,6 +970,16 @@ class Method(ABC, Generic[ResultT]):
         DataError
         """
 
+    def withheld(self, data: SiteData, limits: Limits) -> tuple[str, ...]:
+        """Features of which this site would tell no sums, where the study stops without them.
+
+        Raises
+        ------
+        DataError
+            It would tell none at all.
+        """
+        return ()
+
     def expected_seconds(self, data: SiteData, n_sites: int) -> float:
         """About how long fits to such a table take on this machine; 0 where that is not known."""
         return 0.0

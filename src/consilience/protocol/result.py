@@ -98,6 +98,8 @@ class Result:
     often: ClassVar[tuple[str, ...]] = ()
     """Fields and methods that people use beside the tables, those of bases too; without any `dir`
     lists all of the class's own."""
+    also_shown: ClassVar[tuple[str, ...]] = ()
+    """Tables that `consilience show` prints after the main one, where they are not empty."""
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)

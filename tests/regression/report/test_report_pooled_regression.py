@@ -63,12 +63,26 @@ def test_what_chance_may_show_among_several_columns_is_said() -> None:
         assert (words or "") in " ".join(said.more)
 
 
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("binomial", "odds_ratio"), ("poisson", "ratio_of_means"), ("gaussian", "")],
+)
+def test_ratios(family: str, name: str) -> None:
+    result = run_on(tables_of(family), "consortium", family=family).result
+    assert ("ratios" in result.frames) == bool(name)
+    if name:
+        wanted = np.exp(result.coefficients.loc[list(result.columns), ["estimate", "low", "high"]])
+        np.testing.assert_array_equal(result.ratios, wanted)
+        assert list(result.ratios.columns) == [name, "low", "high"]
+
+
 def test_page(tmp_path: Path) -> None:
     run = run_on(tables_of("poisson"), "consortium", family="poisson", errors="cluster")
     text = report.write(run, tmp_path / "page.html").read_text(encoding="utf-8")
     text = re.sub(r"\s+", " ", text)
     for sentence in (
-        "exp(coefficient) is a ratio of means",
+        "exp(coefficient) is a ratio of means, for one unit more of the column",
+        "Ratios of means",
         "robust, with sites as clusters",
         "likelihood ratio test",
         "Errors by site rest on 3 clusters",

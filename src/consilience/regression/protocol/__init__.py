@@ -111,7 +111,7 @@ from consilience.regression.protocol import coordinator, messages, site
 from consilience.regression.protocol.coordinator import Survey
 from consilience.regression.protocol.result import PooledRegressionResult
 from consilience.regression.protocol.site import moments
-from consilience.wire.disclosure import relayed, replaced
+from consilience.wire.disclosure import Limits, relayed, replaced
 from consilience.wire.message import Disclosure, is_gram
 
 
@@ -455,6 +455,14 @@ class PooledRegression(Method[PooledRegressionResult]):
     def check_rows(self, data: SiteData) -> None:
         """Look for responses and times that the family does not have."""
         site.check_rows(data, self.settings)
+
+    def withheld(self, data: SiteData, limits: Limits) -> tuple[str, ...]:
+        """Features whose sums, or sums of products with others, rest on too little."""
+        if self.when_withheld != "stop" or limits.min_records <= 1:
+            return ()
+        offset, weighted = data.offset is not None, data.weight is not None
+        settings = dataclasses.replace(self.settings, offset=offset, weighted=weighted)
+        return site.withheld(data, settings, limits)
 
     @property
     def settings(self) -> messages.Settings:

@@ -116,6 +116,7 @@ class PooledRegressionResult(Result):
     """
 
     often = ("n", "sites", "covariance", "to_text", "wald_test", "likelihood_ratio")
+    also_shown = ("ratios",)
 
     family: str
     errors: str
@@ -326,6 +327,23 @@ class PooledRegressionResult(Result):
         """Every coefficient with its standard error, statistic, p-value and limits."""
         told = ("estimate", "error", "statistic", "p_value", "low", "high")
         return lines({name: getattr(self, name) for name in told}, column=self.names)
+
+    @property
+    def ratio(self) -> str:
+        """What exp of a slope is; empty for a gaussian response."""
+        if self.is_cox:
+            return "hazard ratio"
+        return {"gaussian": "", "binomial": "odds ratio"}.get(self.family, "ratio of means")
+
+    @Frame
+    def ratios(self) -> pd.DataFrame:
+        """Odds ratio, hazard ratio or ratio of means of a column, with its limits."""
+        if not self.ratio:
+            return lines({})
+        told = {self.ratio.replace(" ", "_"): self.estimate, "low": self.low, "high": self.high}
+        with np.errstate(over="ignore"):  # a coefficient above 709 of a tiny unit
+            ratios = {name: np.exp(values[self.n_constants :]) for name, values in told.items()}
+        return lines(ratios, column=self.columns)
 
     @Frame
     def site_coefficients(self) -> pd.DataFrame:

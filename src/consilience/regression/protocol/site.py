@@ -139,6 +139,26 @@ def _apart(data: SiteData, settings: messages.Settings) -> tuple[SiteData, Float
     return dataclasses.replace(data, feature_names=names, coded=coded, **cut), times_of(time)
 
 
+def withheld(data: SiteData, settings: messages.Settings, limits: Limits) -> tuple[str, ...]:
+    """Columns that `moments` would not tell.
+
+    Raises
+    ------
+    DataError
+        It would tell nothing.
+    """
+    data, _ = _apart(data, settings)
+    others = [response_of(settings.family, data), *_beside(data, settings, limits)]
+    z, p = np.column_stack([data.in_own_units()[0], *others]), data.features.shape[1]
+    if not np.isfinite(z).all():
+        return ()  # what fills gaps is agreed in the run
+    columns = disclosure.tellable_columns(z, limits, data.coded, first=p)
+    if (columns >= p).sum() < len(others):
+        raise DataError.shared(NOT_BESIDE if p in columns else NO_RESPONSE)
+    _check_size(len(z), len(columns), limits)
+    return tuple(data.feature_names[j] for j in range(p) if j not in columns)
+
+
 def _beside(data: SiteData, settings: messages.Settings, limits: Limits) -> list[FloatArray]:
     """Offset and weight, as the study names them.
 

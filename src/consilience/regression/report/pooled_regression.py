@@ -267,6 +267,10 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
                 )
                 for name, b, se, z, p, lo, hi in estimates
             ],
+            "ratios": [
+                (short(str(name), 40), *numbers(found))
+                for name, *found in result.ratios.itertuples()
+            ],
             "tests": [
                 (f"{name} test", number(x), f"{df:,}", p_value(p))
                 for name, (x, df, p) in result.tests.items()
@@ -332,7 +336,6 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
             "judged": [site_name(result.sites[b]) for b in judged_sites(result)],
             "panels": PANELS - 1,
             "known": bool(np.isfinite(result.site_estimates[:, j]).any()),
-            "logs": result.family not in LINKS,
         }
 
     def facts(self, run: Run) -> Sequence[tuple[str, str]]:
