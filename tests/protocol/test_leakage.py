@@ -177,7 +177,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "how many classes other criteria choose": _CLASSES,
         "the values of these criteria": _CURVES,
         UNTOLD: f"searched.final searched.final_entries {_FACTORS} searched.figures.capped "
-        "searched.figures.singular_values",
+        "searched.figures.center searched.figures.singular_values",
     },
     "matrix-completion": {
         **_CURVE,
@@ -185,6 +185,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "the candidates, the chosen rank or penalty": f"{_FIGURES} {_FACTORS}",
         "how exact the fit is": "searched.figures.gap searched.figures.capped",
         "the singular values": "searched.figures.singular_values",
+        "whether the values look like ratings": "searched.figures.center",
         UNTOLD: f"searched.sizes searched.centres searched.figures.n_clusters {_CLASSES} {_CURVES}",
     },
     "pooled-regression": {

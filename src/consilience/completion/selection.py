@@ -130,6 +130,10 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         self._center = self._centred(entries)
         scale = np.ones(p) if self.scale == "none" else spreads_of(entries)
         curve = self._search(entries.with_values(entries.values / scale[entries.columns]))
+        noise = None if self.scale == "none" else noise_of(curve)
+        if noise is not None:
+            scale = scale * noise
+            curve = self._search(entries.with_values(entries.values / scale[entries.columns]))
         # A search that fails leaves those of before.
         self._entries, self.scale_, self.curve_ = entries, scale, curve
         self.center_ = self._center
@@ -140,7 +144,8 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         value = curve.parameters[curve.place(self.rule)].item()
         remark = curve.edge_remark()
         said: tuple[str, ...] = () if remark is None else (remark,)
-        self.remarks_: tuple[str, ...] = (*self._noticed, *said)
+        # of two searches the same ones
+        self.remarks_: tuple[str, ...] = (*dict.fromkeys(self._noticed), *said)
         # of an earlier fit
         if hasattr(self, "best_estimator_"):
             del self.best_estimator_
@@ -374,6 +379,34 @@ def spreads_of(entries: Entries) -> FloatArray:
     return np.where(found > 1e-12 * largest, found, 1.0)
 
 
+_LEAST_NOISE = 0.1  # share of a column's spread: one that others predict exactly would rule alone
+
+
+def noise_of(curve: EntryCurve) -> FloatArray | None:
+    """Noise of columns of unit spread, (p,), by what a search for a rank leaves of them.
+
+    A column that is mostly signal has little noise for its spread. Refitted singular values then
+    predict it best with many components, whose noise of other columns costs nothing at held-out
+    entries; in units of their noise no column is predicted at the price of others (Leeb and Romanov
+    2021). Held-out errors do not grow smaller with the rank that is fitted, as residuals do.
+
+    Parameters
+    ----------
+    curve : EntryCurve
+
+    Returns
+    -------
+    noise : (p,) array or None
+        From .1 to 1. None where nothing but noise was found, where errors by column are not known,
+        and for penalties, which are in units of the table.
+    """
+    best = curve.minimiser
+    nothing = best < 1 and curve.natural[0]
+    if curve.column_errors is None or curve.parameter != "rank" or nothing:
+        return None
+    return np.clip(np.sqrt(curve.column_errors[best]), _LEAST_NOISE, 1.0)
+
+
 # --- The one-step leave-one-out of complete matrices as a curve of errors.
 
 ONE_STEP = {"one-step": "exact", "one-step-as-printed": "as_printed"}
@@ -469,8 +502,10 @@ class RankCV(ModelSearch):
         takes rows and columns of tables like ratings (2 to 25 distinct values, half of it missing
         or more), and nothing otherwise.
     scale : {"none", "columns"}
-        "columns" divides columns by the standard deviations of their observed entries: for columns
-        of unequal noise, or in different units. Errors are then those of scaled entries.
+        For columns of unequal noise, or in different units. "columns" divides columns by the
+        standard deviations of their observed entries. Where folds then choose a rank above 0, it
+        divides them by their root mean squared held-out errors, too (at least a tenth), and
+        searches again. Errors are those of scaled entries.
     refit : bool
         Fit the chosen model to all entries.
     n_jobs : int, optional
@@ -615,7 +650,8 @@ class NuclearNormCV(EntrySearch):
     center : {"auto", "none", "columns", "rows-and-columns"}
         What is taken off first; "auto" as of :class:`consilience.RankCV`.
     scale : {"none", "columns"}
-        As of :class:`consilience.RankCV`; penalties are those of the scaled table.
+        "columns" divides columns by the standard deviations of their observed entries; penalties
+        are those of the scaled table.
     tol : float
         Relative duality gap at which the kept fit ends; fits to folds end at 1e-4, or at this if it
         is larger.

@@ -352,7 +352,7 @@ _MUCH_MISSING = 0.5
 _PIECE = 1 << 16
 
 
-def rating_values(entries: Entries) -> int:
+def rating_values(entries: Entries, fewest: int = 1) -> int:
     """Number of distinct values of a table like ratings, 0 of any other.
 
     Like ratings is a table with 2 to 25 distinct values, half of it missing or more: its rows
@@ -361,9 +361,22 @@ def rating_values(entries: Entries) -> int:
     Parameters
     ----------
     entries : Entries
+    fewest : int
+        Values of fewer rows do not count, as long as fewer than so many rows have one: then no few
+        rows decide what a site says of its table.
     """
     if entries.density > 1.0 - _MUCH_MISSING:
         return 0
+    if fewest > 1:
+        order = np.argsort(entries.values, kind="stable")  # of equal values by row
+        values, rows = entries.values[order], entries.rows[order]
+        other = np.append(True, np.diff(values) != 0)
+        place = np.cumsum(other) - 1
+        counts = np.bincount(place[other | np.append(True, np.diff(rows) != 0)])
+        if len(np.unique(rows[(counts < fewest)[place]])) >= fewest:
+            return 0
+        found = int((counts >= fewest).sum())
+        return found if 1 < found <= _FEW_VALUES else 0
     seen = entries.values[:0]
     for first in range(0, entries.n_observed, _PIECE):  # most tables show it in the first piece
         seen = np.union1d(seen, entries.values[first : first + _PIECE])

@@ -104,6 +104,8 @@ class EntryCurve:
     column_gain : (q,) array, optional
         By which share of its error at the simplest parameter a column's error falls, mean over held
         entries.
+    column_errors : (q, p) array, optional
+        Mean squared error of each column's held-out entries; 0 where it has none.
     """
 
     parameter: str
@@ -114,6 +116,7 @@ class EntryCurve:
     given_se: FloatArray | None = None
     table_se: FloatArray | None = None
     column_gain: FloatArray | None = None
+    column_errors: FloatArray | None = None
 
     def __repr__(self) -> str:
         folds, q = self.errors.shape
@@ -341,10 +344,15 @@ def held_out_errors(
             ends = natural(parameters[0], parameters[-1])
         errors = sums / held[:, None]
         se = spread.standard_errors(sums.sum(axis=0), *counts)
-        gain = spread.column_gain(counts[1])
-        n_held = held.astype(np.int64)
         curve = EntryCurve(
-            name, np.asarray(parameters), errors, n_held, ends, table_se=se, column_gain=gain
+            name,
+            np.asarray(parameters),
+            errors,
+            held.astype(np.int64),
+            ends,
+            table_se=se,
+            column_gain=spread.column_gain(counts[1]),
+            column_errors=spread.columns / np.maximum(counts[1], 1),
         )
         more = [] if grow is None else list(grow(curve))
         if not more:

@@ -202,6 +202,7 @@ class Plan:
             natural=(curve.natural[0], True),
             table_se=None if curve.table_se is None else curve.table_se[:kept],
             column_gain=None if curve.column_gain is None else curve.column_gain[:kept],
+            column_errors=None if curve.column_errors is None else curve.column_errors[:kept],
         )
 
 

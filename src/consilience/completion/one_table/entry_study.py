@@ -30,7 +30,7 @@ from consilience.completion.kernels.cluster_criteria import NAMES
 from consilience.completion.one_table import matrix as matrices
 from consilience.completion.one_table.matrix import Matrix
 from consilience.exceptions import ConsilienceError, DataError, StudyError
-from consilience.numerics.entries import Entries
+from consilience.numerics.entries import CENTRES, Entries
 from consilience.numerics.entry_folds import entry_folds
 from consilience.numerics.held_out_entries import EntryCurve
 from consilience.numerics.random import stream
@@ -133,6 +133,7 @@ class Searched:
             "n_clusters": part(kind="int", low=1, optional=True),
             "rank": part(kind="int", low=0, optional=True),
             "alpha": part(low=0, optional=True),
+            "center": part(kind="int", low=0, high=len(CENTRES) - 1, optional=True),
             "capped": part(kind="int", low=0, high=1, optional=True),
             "singular_values": part(("v",), low=0, optional=True),
             "final_se": part(("m",), gaps=True, low=0, optional=True),

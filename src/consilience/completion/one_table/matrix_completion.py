@@ -24,12 +24,15 @@ Absence: there is one site, without which the run stops.
 Leakage: the coordinator knows how many rows, columns and cells there are; numbers and squared
 errors of held-out cells, which it cannot name, by fold and candidate and of a last part, with
 standard errors; the candidates, the chosen rank or penalty, how exact the fit is, and the singular
-values. Candidates and penalties that the table decides, and singular values, are told only if no
-row makes most of them. Scores, loadings, the completed table and the predictor stay at the site.
+values; and, where the centre is left to the table, whether its values look like ratings, which no
+fewer than `min_records` rows decide. Candidates and penalties that the table decides, and singular
+values, are told only if no row makes most of them. Scores, loadings, the completed table and the
+predictor stay at the site.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,7 +49,7 @@ from consilience.completion.one_table import matrix as matrices
 from consilience.completion.one_table.entry_study import EntryStudy, EntryStudyResult, LocalSearch
 from consilience.completion.one_table.matrix import Matrix
 from consilience.exceptions import ParameterError
-from consilience.numerics.entries import CENTRES, Entries, centre_of
+from consilience.numerics.entries import CENTRES, Entries, centre_of, rating_values
 from consilience.numerics.entry_folds import held_out_part
 from consilience.numerics.random import stream
 from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of, several, whole
@@ -88,7 +91,9 @@ class MatrixCompletionResult(EntryStudyResult):
     singular_values : (rank,) array
         Decreasing; only those before one that is mostly of a single row, and none where there are
         more figures than rows.
-    center : {"none", "columns", "rows-and-columns"}
+    center : {"none", "columns", "rows-and-columns", "auto"}
+        What was taken off first; "auto" where the table decided it and there are more figures than
+        rows: the site's own log says what.
     grid : {"auto", "given"}
     holdout : float
     n_final : int
@@ -217,8 +222,11 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
     grid : "auto" or sequence of float
         Penalties for "soft", ranks for the others, of which full rank is left out. "auto" goes on
         until the smallest error lies inside, or the problem ends.
-    center : {"none", "columns", "rows-and-columns"}
-        What is taken off first. "ppca" has a mean of its own.
+    center : {"auto", "none", "columns", "rows-and-columns"}
+        What is taken off first. "auto" takes rows and columns of tables like ratings (2 to 25
+        distinct values in the table's own units, half of the cells missing or more), and columns
+        otherwise; values that fewer than `min_records` rows have do not count, unless as many rows
+        have one of them. "ppca" has a mean of its own.
     holdout : float
         Share of the cells that take no part in the choice and judge it, in [0, .5].
     duplicates : {"refuse", "mean"}
@@ -233,21 +241,21 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
 
     model: str = allows(one_of(*MODELS), default="soft")
     grid: str | tuple[float, ...] = "auto"
-    center: str = allows(one_of(*CENTRES), default="columns")
+    center: str = allows(one_of("auto", *CENTRES), default="auto")
     holdout: float = allows(number(0, _MOST_HELD), default=0.1)
     duplicates: str = allows(one_of("refuse", "mean"), default="refuse")
     max_rank: int | None = allows(whole(1) | LEFT_OUT, default=None)
 
     name: ClassVar[str] = NAME
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     title: ClassVar[str] = "What is in the missing cells of one table?"
     steps = (entry_study.search_step(NAME),)
     leakage: ClassVar[str] = (
         "The coordinator knows how many rows, columns and cells there are; numbers and squared "
         "errors of held-out cells, which it cannot name, by fold and candidate and of a last "
         "part, with standard errors; the candidates, the chosen rank or penalty, how exact the "
-        "fit is, and the singular values. The completed table, scores, loadings and the predictor "
-        "stay at the site."
+        "fit is, and the singular values; with center = \"auto\" whether the values look like "
+        "ratings. The completed table, scores, loadings and the predictor stay at the site."
     )
     Result = MatrixCompletionResult
     predictor: ClassVar[Any] = CompletionPredictor
@@ -276,7 +284,10 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
         if 1 < p < self.largest_asked:
             allowed = f"of ranks up to the number of columns, {p}"
             raise ParameterError.of("grid", allowed, self.largest_asked)
-        return super().coordinate(ctx)
+        result = yield from super().coordinate(ctx)
+        if self.center == "auto" and result.center == "rows-and-columns":
+            ctx.note(_RATINGS)
+        return result
 
     # ------------------------------------------------------------------ at the site
 
@@ -300,6 +311,15 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
 
     def search_matrix(self, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:
         """Choose without the last part, judge by it, fit all cells."""
+        if self.center == "auto":
+            ratings = self._like_ratings(matrix, site.limits)
+            center = "rows-and-columns" if ratings else "columns"
+            made = dataclasses.replace(self, center=center).search_matrix(matrix, seed, site)
+            return dataclasses.replace(
+                made,
+                found={**made.found, "center": CENTRES.index(center)},
+                remarks=(*([_RATINGS] if ratings else []), *made.remarks),
+            )
         entries = matrix.entries
         held = self._held(entries, seed, site.limits.min_records)
         train, last = entries.take(~held), entries.take(held)
@@ -358,6 +378,13 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
             remarks=(*_remarks(matrix), *plan.remarks, *remarks, *_doubts(entries, fit.factors)),
         )
 
+    def _like_ratings(self, matrix: Matrix, limits: Limits) -> bool:
+        """Whether the table looks like ratings, in its own units: preparation may have others."""
+        entries = matrix.entries
+        values = np.round(matrix.in_units(entries.values, entries.columns), 9)
+        found = rating_values(entries.with_values(values), limits.min_records)
+        return found > 0 and self.model != "ppca"
+
     def _begins_at_one_row(self, train: Entries, first: float, limits: Limits) -> bool:
         """Whether one row may make most of the largest singular value, at which a grid begins.
 
@@ -403,13 +430,16 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
         figures, n_final = reply.figures.value, int(reply.final_entries.value)
         sums = np.asarray(reply.final.value, dtype=float)
         unknown = np.full(len(RULES), np.nan)
+        center = "columns" if self.model == "ppca" else self.center
+        if center == "auto" and "center" in figures:
+            center = CENTRES[int(figures["center"])]
         return {
             "model": self.model,
             "parameter": "alpha" if self.model == "soft" else "rank",
             "rank": int(figures.get("rank", -1)),
             "alpha": float(figures.get("alpha", np.nan)),
             "singular_values": np.asarray(figures.get("singular_values", ()), dtype=float),
-            "center": "columns" if self.model == "ppca" else self.center,
+            "center": center,
             "grid": "auto" if self.grid == "auto" else "given",
             "holdout": float(self.holdout),
             "n_final": n_final,
@@ -419,6 +449,12 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
             "gap": float(figures.get("gap", np.nan)),
             "capped": bool(figures.get("capped", 0)),
         }
+
+
+_RATINGS = (
+    "The table looks like ratings (few distinct values, half of the cells missing or more), so terms "
+    'for rows and columns were taken off first: center = "columns" leaves those for rows.'
+)
 
 
 def _doubts(entries: Entries, factors: Factors) -> tuple[str, ...]:
