@@ -120,7 +120,7 @@ def test_settings_and_defaults_that_the_guides_state() -> None:
     completion, count = MatrixCompletionStudy(), ClusterCountStudy()
     assert completion.holdout == 0.1 and "`holdout` (.1)" in page
     assert completion.n_splits == 5 and count.n_splits == 10
-    assert completion.center == "columns" and count.n_clusters == "auto"
+    assert completion.center == "auto" and count.n_clusters == "auto"
     assert {f.name for f in dataclasses.fields(completion)} >= {
         "model",
         "grid",

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.entries import Entries
+from consilience.numerics.entries import Entries, rating_values
 
 X = np.array([[1.0, np.nan, 3.0], [np.nan, np.nan, np.nan], [0.0, 5.0, 6.0]])
 
@@ -119,3 +119,28 @@ def test_bad_triplets(rows: Any, columns: Any, values: Any, words: str) -> None:
 
 def test_no_value_in_words() -> None:
     assert repr(Entries.of(X)) == "Entries(5 observed of 3 x 3)"
+
+
+def test_values_of_few_rows_do_not_decide_whether_a_table_is_like_ratings() -> None:
+    x = np.full((100, 8), np.nan)
+    x[:, :3] = np.arange(300).reshape(100, 3) % 5 + 1.0
+    for fewest, odd, expected in (
+        (1, 20, 25),
+        (1, 21, 0),
+        (10, 0, 5),
+        (10, 1, 5),
+        (10, 9, 5),
+        (10, 10, 0),
+        (40, 30, 5),
+        (61, 0, 0),  # each value has 60 rows
+    ):
+        table = x.copy()
+        table[:odd, 0] = 10.5 + np.arange(odd)
+        assert rating_values(Entries.of(table), fewest) == expected, (fewest, odd)
+    x[:40, 3] = 6.0  # in one column more
+    assert rating_values(Entries.of(x), 40) == 6
+    assert rating_values(Entries.of(x), 41) == 5
+    x[:20, 4] = x[:20, 5] = 7.0  # 40 entries of 20 rows
+    assert rating_values(Entries.of(x), 21) == 6
+    x[:, 4:6] = 1.0
+    assert rating_values(Entries.of(x), 10) == 0

@@ -125,9 +125,13 @@ def test_gains_are_shares_of_the_errors_of_columns() -> None:
     held = folds >= 0
     squares = (predictions[held] - ENTRIES.values[held, None]) ** 2
     columns, wanted = ENTRIES.columns[held], 0.0
+    assert curve.column_errors is not None and grown.column_errors is not None
     for j in np.unique(columns):
         first, second = squares[columns == j].sum(axis=0)
         wanted += (columns == j).mean() * (1.0 - second / first)
+        means = squares[columns == j].mean(axis=0)
+        np.testing.assert_allclose(curve.column_errors[:, j], means, rtol=1e-12)
+    np.testing.assert_allclose(grown.column_errors, curve.column_errors, rtol=1e-12)
     assert curve.column_gain is not None and grown.column_gain is not None
     np.testing.assert_allclose(curve.column_gain, [0.0, wanted], rtol=1e-12)
     np.testing.assert_allclose(grown.column_gain, curve.column_gain, rtol=1e-12)

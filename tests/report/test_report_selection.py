@@ -104,6 +104,17 @@ def test_differences_on_cells_that_took_no_part() -> None:
     assert table.rows[0][1] == "0.81" and table.rows[1][3].startswith("0.42")
 
 
+@pytest.mark.parametrize(
+    ("center", "words"),
+    [
+        ("rows-and-columns", "The means of rows and columns were subtracted first."),
+        ("auto", "The site's own log says which means were subtracted first."),
+    ],
+)
+def test_the_report_says_what_was_subtracted(center: str, words: str) -> None:
+    assert words in spoken(blocks(completion(center=center))["The fitted matrix"])
+
+
 def test_components_and_sites_are_told() -> None:
     found = blocks(components())
     (carried,) = found["What they carry"].folded

@@ -28,11 +28,22 @@ def table(outlying: float, seed: int = 0) -> np.ndarray:
     return x
 
 
-def run_of(x: np.ndarray, policy: str, method: Any, *, seed: int = 0, sites: int = 1) -> Any:
+def run_of(
+    x: np.ndarray,
+    policy: str,
+    method: Any,
+    *,
+    seed: int = 0,
+    sites: int = 1,
+    preparation: Preparation | None = None,
+) -> Any:
     given = dict(zip(NAMES, x.T, strict=True))
     tables = {f"clinic-{i}": given for i in range(sites)}
     federation = Federation.local(
-        tables, columns=Columns(features=NAMES), preparation=Preparation(), policy=granted(policy)
+        tables,
+        columns=Columns(features=NAMES),
+        preparation=preparation or Preparation(),
+        policy=granted(policy),
     )
     for i, site in enumerate(members(federation).values()):
         with_fixed_secrets(site, i)
@@ -149,6 +160,25 @@ def test_criteria_that_know_sizes_stay_too() -> None:
     guarded = run_of(table(300.0), "strict", asked)
     assert not guarded.criteria_curves and guarded.criteria
     assert len(run_of(table(1.0), "strict", asked).criteria_curves)
+
+
+def test_whether_a_table_looks_like_ratings_is_no_matter_of_few_rows() -> None:
+    """The attack: columns of 25 values, where one more value tells of the row that has it."""
+    rng = np.random.default_rng(2)
+    x = np.where(rng.random((N, P)) < 0.6, np.nan, rng.integers(1, 6, (N, P)).astype(float))
+    x[:70, 0], x[:70, 1] = np.arange(70) % 5 + 1, np.nan
+    method = MatrixCompletionStudy(model="hard", grid=(0, 1), n_splits=2)
+
+    def told(odd: int, policy: str) -> str:
+        given = x.copy()
+        given[:odd, 0] = 100.0 + np.arange(odd)  # values of their own
+        gaps = Preparation(missing="keep")
+        return str(run_of(given, policy, method, preparation=gaps).center)
+
+    assert [told(odd, "strict") for odd in (0, 1, 9)] == ["rows-and-columns"] * 3
+    assert told(10, "strict") == "columns"
+    # The control: where rows are not protected 21 values more are told from 20, which is one row.
+    assert [told(odd, "simulation") for odd in (20, 21)] == ["rows-and-columns", "columns"]
 
 
 GAP_STUDY = MatrixCompletionStudy(model="hard", grid=(0,), center="none", holdout=0.0)

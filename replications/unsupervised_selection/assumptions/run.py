@@ -41,8 +41,6 @@ SPREADS: dict[str, Callable[[Rng], FloatArray]] = {
     "two columns tenfold": lambda _: np.where(np.arange(COLUMNS) < 2, 10.0, 1.0),
 }
 """Standard deviations of the noise of the columns."""
-UNEQUAL = ("log-uniform", "inverse chi-squared", "hundredfold")
-"""Those of tables of rank 3 that are shown to SOFT-IMPUTE+, too."""
 
 
 def signal(rng: Rng) -> FloatArray:
@@ -112,7 +110,7 @@ def of_ranks(line: str, seed: int) -> dict[str, dict[str, float]]:
         penalty = NuclearNormCV(center="columns", random_state=seed).fit(x)
         found["SOFT-IMPUTE+, scale none"] = {"chosen": soft.minimiser_}
         found["SOFT-IMPUTE, scale none"] = {"chosen": float(penalty.rank_)}
-    if true and "noise" in line and line.endswith(UNEQUAL):
+    if true and line.removeprefix("rank 3, noise ") in SPREADS:
         soft = RankCV("soft-unshrunk", scale="columns", center="columns", random_state=seed).fit(x)
         found["SOFT-IMPUTE+, scale columns"] = {
             "chosen": soft.minimiser_,
@@ -260,6 +258,8 @@ BOUNDED = (
     "rank 3, noise log",
     "rank 3, noise inv",
     "rank 3, noise one",
+    "rank 3, noise two",
+    "rank 3, noise equal",
     "one class, cor",
 )
 

@@ -70,6 +70,14 @@ def triplets_of(lines: dict[str, Any], policy: Any = "strict") -> Federation:
     return Federation.local({"clinic": lines}, columns=columns, policy=granted(policy))
 
 
+def stars(missing: float = 0.6) -> np.ndarray:
+    """Ratings from 1 to 5 with levels of rows and of columns."""
+    rng = np.random.default_rng(3)
+    level = rng.normal(size=(N, 1)) + rng.normal(size=P)
+    x = np.clip(np.round(3 + level + 0.5 * rng.normal(size=(N, P))), 1, 5)
+    return np.where(rng.random(x.shape) < missing, np.nan, x)
+
+
 SMALL: dict[str, Any] = {"model": "hard", "grid": (0, 1, 2, 3, 4)}
 
 
@@ -282,6 +290,32 @@ def test_integer_ratings_of_few_levels() -> None:
     assert result.grid == "auto" and result.final_error > 0
 
 
+@pytest.mark.parametrize("standardize", ["none", "site"])
+def test_tables_like_ratings_are_centred_by_rows_and_columns(standardize: str) -> None:
+    x = stars()
+    federation = columns_of(x, standardize=standardize)
+    run = run_of(federation)
+    given = run_of(columns_of(x, standardize=standardize), center="rows-and-columns")
+    assert run.result.center == "rows-and-columns"
+    np.testing.assert_array_equal(run.result.final_errors, given.result.final_errors)
+    np.testing.assert_array_equal(run.result.fold_errors, given.result.fold_errors)
+    said = "The table looks like ratings"
+    assert any(note.startswith(said) for note in run.notes)
+    assert any(said in str(line.get("said")) for line in federation.log("clinic"))
+    assert not any(said in note for note in given.notes)
+    assert run_of(columns_of(x), model="ppca").result.center == "columns"
+
+
+@pytest.mark.parametrize("table", ["numbers", "few missing", "one value"])
+def test_other_tables_are_centred_by_columns(table: str) -> None:
+    x = given(0.6)[1] if table == "numbers" else stars(0.3 if table == "few missing" else 0.6)
+    x = np.where(np.isnan(x), np.nan, 4.0) if table == "one value" else x
+    run = run_of(columns_of(x))
+    other = run_of(columns_of(x), center="columns")
+    assert run.result.center == "columns" and run.notes == other.notes
+    np.testing.assert_array_equal(run.result.final_errors, other.result.final_errors)
+
+
 def test_few_rows_tell_single_numbers_first() -> None:
     _, x = given()
     for n, parameters in ((12, {}), (10, {"model": "hard"}), (10, {"model": "soft-unshrunk"})):
@@ -308,7 +342,7 @@ def test_no_more_figures_than_rows() -> None:
     ("parameters", "said"),
     [
         ({"model": "svd"}, "one of soft, hard, soft-unshrunk, optspace, ppca"),
-        ({"center": "mean"}, "one of none, columns, rows-and-columns"),
+        ({"center": "mean"}, "one of auto, none, columns, rows-and-columns"),
         ({"duplicates": "first"}, "one of refuse, mean"),
         ({"holdout": 0.6}, "holdout must be a number from 0 to 0.5"),
         ({"grid": "all"}, "'auto', or 1 to 100 values, each a number above 0"),

@@ -24,8 +24,8 @@ Absence: there is one site, without which the run stops.
 Leakage: the coordinator knows how many rows, columns and cells there are; numbers and squared
 errors of held-out cells, which it cannot name, by fold and candidate and of a last part, with
 standard errors; the candidates, the chosen rank or penalty, how exact the fit is, and the singular
-values; and, where the centre is left to the table, whether its values look like ratings, which no
-fewer than `min_records` rows decide. Candidates and penalties that the table decides, and singular
+values; and, where the centre is left to the table, whether its values look like ratings, which less
+than `min_records` rows do not decide. Candidates and penalties that the table decides, and singular
 values, are told only if no row makes most of them. Scores, loadings, the completed table and the
 predictor stay at the site.
 """
@@ -254,7 +254,7 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
         "The coordinator knows how many rows, columns and cells there are; numbers and squared "
         "errors of held-out cells, which it cannot name, by fold and candidate and of a last "
         "part, with standard errors; the candidates, the chosen rank or penalty, how exact the "
-        "fit is, and the singular values; with center = \"auto\" whether the values look like "
+        'fit is, and the singular values; with center = "auto" whether the values look like '
         "ratings. The completed table, scores, loadings and the predictor stay at the site."
     )
     Result = MatrixCompletionResult
@@ -452,8 +452,8 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
 
 
 _RATINGS = (
-    "The table looks like ratings (few distinct values, half of the cells missing or more), so terms "
-    'for rows and columns were taken off first: center = "columns" leaves those for rows.'
+    "The table looks like ratings (few distinct values, half of the cells missing or more): terms "
+    'for rows and columns were taken off first; center = "columns" leaves those for rows.'
 )
 
 
