@@ -110,6 +110,7 @@ def test_differences_on_cells_that_took_no_part() -> None:
         ("rows-and-columns", "The means of rows and columns were subtracted first."),
         ("auto", "The site's own log says which means were subtracted first."),
     ],
+    ids=["ratings", "untold"],
 )
 def test_the_report_says_what_was_subtracted(center: str, words: str) -> None:
     assert words in spoken(blocks(completion(center=center))["The fitted matrix"])

@@ -317,7 +317,7 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
             made = dataclasses.replace(self, center=center).search_matrix(matrix, seed, site)
             return dataclasses.replace(
                 made,
-                found={**made.found, "center": CENTRES.index(center)},
+                figures={**made.figures, "center": CENTRES.index(center)},  # if there is room left
                 remarks=(*([_RATINGS] if ratings else []), *made.remarks),
             )
         entries = matrix.entries
