@@ -119,16 +119,19 @@ def number_with_levels(column: np.ndarray, levels: list[np.ndarray], most: float
 
 
 def off_both(first: np.ndarray, second: np.ndarray) -> int:
-    """Fewest records that are neither at a value that several have in one nor in another column.
+    """Fewest records that are at neither of two values that several have, of these and their sums.
 
-    The other one is the second, or what it is above or below the first, turned around.
+    Also two values of the sum, or of the difference.
     """
     fewest = len(first)
-    for b in set(first.tolist()):
-        rest = first != b
-        if (~rest).sum() > 1:
-            for other in (second, second - first, second + first):
-                fewest = min(fewest, elsewhere(other[rest]))
+    added = np.round(second - first, 9), np.round(second + first, 9)
+    for one, form in enumerate((first, second, *added)):
+        for b in set(form.tolist()):
+            rest = form != b
+            if (~rest).sum() > 1:
+                for other, values in enumerate((first, second, *added)):
+                    if one != other or one > 1:
+                        fewest = min(fewest, elsewhere(values[rest]))
     return fewest
 
 
@@ -149,8 +152,9 @@ def unsafe_moments(
             ruled = sizes.sum() > 0 and sizes.max() / sizes.sum() > most
             small = centre is usual_point and (product != 0).sum() < least
             found[i, j] |= ruled or small
-        found[i, j] |= off_both(x[:, i], x[:, j]) < least or off_both(x[:, j], x[:, i]) < least
-        found[i, j] |= min(elsewhere(x[:, j] - x[:, i]), elsewhere(x[:, j] + x[:, i])) < least
+        found[i, j] |= off_both(x[:, i], x[:, j]) < least
+        added = (np.round(x[:, j] + s * x[:, i], 9) for s in (-1, 1))
+        found[i, j] |= min(map(elsewhere, added)) < least
         found[j, i] = found[i, j]
     for j in numbers:
         for columns, levels in few:

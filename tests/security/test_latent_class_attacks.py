@@ -148,8 +148,8 @@ class Villain:
         made.site.home = copied_home(self.site.home)
         return made
 
-    def open(self) -> Villain:
-        rules = json.dumps(dataclasses.asdict(Preparation()))
+    def open(self, **preparation: Any) -> Villain:
+        rules = json.dumps(dataclasses.asdict(Preparation(**preparation)))
         text = json.dumps(dataclasses.asdict(self.columns))
         self.ask("opening.read", Open(text, rules, "", "rows", ""), after=(0, 0))
         return self
@@ -663,7 +663,8 @@ def test_units_and_weights_hide_no_few(made: str, weighted: bool, units: str, po
 def test_units_of_the_preparation_hide_no_few() -> None:
     frame = copy_of_y().assign(w=np.random.default_rng(1).uniform(0.5, 2, size=360))
     frame[["x1", "y"]] += 1e5  # of which little is left beside rounding by weights
-    villain = Villain(frame, columns=dataclasses.replace(COLUMNS, weight="w")).open()
+    columns = dataclasses.replace(COLUMNS, weight="w")
+    villain = Villain(frame, columns=columns).open(standardize="pooled")
     message = Scale(
         own=False,
         fill=relayed(np.zeros(1), AGGREGATE),
@@ -674,15 +675,14 @@ def test_units_of_the_preparation_hide_no_few() -> None:
     assert np.isnan(villain.offer()[0]).all()
 
 
-def test_rows_that_a_site_scales_by_itself_are_not_asked_for() -> None:
-    """Of these the site keeps no others, by which copies and equal values were known."""
-    villain = Villain(copy_of_y()).open()
+def test_units_of_a_site_of_its_own_hide_no_few() -> None:
+    villain = Villain(copy_of_y()).open(standardize="site")
     nothing = relayed(np.zeros(1), AGGREGATE)
-    scale = relayed(np.ones(1), AGGREGATE)
-    message = Scale(own=True, fill=nothing, centre=nothing, scale=scale)
+    message = Scale(own=True, fill=nothing, centre=nothing, scale=relayed(np.ones(1), AGGREGATE))
     villain.ask("standardise.apply", message)
-    with pytest.raises(Refused, match="one scale"):
-        villain.offer()
+    assert np.isnan(villain.offer()[0]).all()
+    with pytest.raises(Refused, match="as the study's preparation says"):
+        Villain(copy_of_y()).open().ask("standardise.apply", message)
 
 
 def test_an_offer_that_rests_on_one_event_where_its_units_are_is_withheld() -> None:
@@ -691,7 +691,7 @@ def test_an_offer_that_rests_on_one_event_where_its_units_are_is_withheld() -> N
     frame = table().assign(x1=(rng.random(360) < 0.42) + rng.uniform(-0.01, 0.01, 360))
     middle = frame["y"].sub(frame["y"].median()).abs().idxmin()
     frame.loc[middle, "x1"] = 11.4
-    villain = Villain(frame).open()
+    villain = Villain(frame).open(standardize="pooled")
     centre = relayed(frame[["x1"]].mean().to_numpy(), AGGREGATE)
     of_one = relayed(np.zeros(1), AGGREGATE), relayed(np.ones(1), AGGREGATE)
     message = Scale(own=False, fill=of_one[0], centre=centre, scale=of_one[1])
@@ -1255,7 +1255,7 @@ def test_odd_units_are_refused(centre: float, scale: float) -> None:
 
 def test_columns_in_other_units_during_a_run_are_refused() -> None:
     """Far centres round features to few values: other sums of the same groups."""
-    villain = Villain(table()).open()
+    villain = Villain(table()).open(standardize="pooled")
     villain.offer()
     villain.begin()
     message = Scale(

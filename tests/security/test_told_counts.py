@@ -156,6 +156,7 @@ OTHERS = {
     "latent-class-regression offer": "see docs/proofs/class-sums.md",
     "latent-class-regression round": "see docs/proofs/class-sums.md",
     "latent-class-regression begin": "see docs/proofs/class-sums.md",
+    "latent-class-regression curve": "see docs/proofs/class-sums.md",
     "meta-clustering use": "losses of models, not sums of columns",
     "testing.class-sums": "a method of the tests",
 }

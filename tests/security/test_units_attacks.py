@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -10,7 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from consilience import Columns, Federation, Preparation
+from consilience import (
+    Columns,
+    FederatedSparseQDA,
+    Federation,
+    MetaClustering,
+    Preparation,
+    ReferenceAveraging,
+)
 from consilience.completion.federated_pca import FederatedPCA
 from consilience.completion.federated_pca.messages import Told
 from consilience.exceptions import QuorumError
@@ -26,6 +34,7 @@ from consilience.testing.fakes import scripted
 from consilience.testing.table_attacks import told
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import relayed
+from consilience.wire.envelope import Reply
 from consilience.wire.message import Disclosure
 from tests.granted import GRANTED
 from tests.latent_regression.protocol.latent import events as class_events
@@ -361,3 +370,49 @@ def test_a_centre_far_away_does_not_cut_the_response_of_classes(
     federation = scripted(classes_of({"s": class_events(12)}))
     told(FarAway(n_classes=1, start="random", holdout=0.0), federation)
     assert values == [1]
+
+
+COPIES: dict[str, tuple[Method, str]] = {
+    "site-moments": (
+        ReferenceAveraging(estimator="ridge", penalties=(1.0,), reference="moments", max_rounds=1),
+        "site-moments.within",
+    ),
+    "pool-moments": (
+        MetaClustering(candidates="linear", gain_folds=0, stability_runs=0, prediction="pooled"),
+        "pool-moments",
+    ),
+    "class moments": (FederatedSparseQDA(), "moments"),
+}
+
+
+@pytest.mark.parametrize("policy", ["consortium", "simulation"])
+@pytest.mark.parametrize("rule", ["none", "pooled"])
+@pytest.mark.parametrize("case", list(COPIES))
+def test_scaled_columns_are_copies_of_each_other_still(case: str, rule: Any, policy: str) -> None:
+    """But for one person: of x y and y y follows that person's (y - x) y."""
+    method, step = COPIES[case]
+    tables = {}
+    for seed, site in enumerate("abc"):
+        rng = np.random.default_rng(seed)
+        made = pd.DataFrame({"x": rng.uniform(20, 80, 200).round(1)})
+        made["y"] = made["x"].mask(made.index == 7, 33.3)
+        made["t"] = rng.normal(size=200) + made["x"] / 20
+        tables[site] = made
+    columns = Columns(features=("x", "y"), target="t")
+    if case == "class moments":
+        columns = dataclasses.replace(columns, levels={"t": ("low", "high")})
+        tables = {s: t.assign(t=np.where(t["t"] > 2.5, "high", "low")) for s, t in tables.items()}
+    given = Preparation(standardize=rule)
+    federation = scripted(
+        Federation.local(tables, columns=columns, policy=policy, preparation=given)
+    )
+    with contextlib.suppress(QuorumError):
+        method.run(federation, seed=0)
+    replies = (Reply.from_bytes(raw) for raw in federation.engine.replies.values())  # type: ignore[attr-defined]
+    said = [reply for reply in replies if reply.step == step]
+    assert len(said) >= 3
+    for reply in said:
+        products = decode_message(reply.message).products.value if reply.message else np.nan
+        square = np.reshape(products, (2, 2)) if np.size(products) == 4 else products
+        both = square[0, 1] if case == "site-moments" else square
+        assert np.isfinite(both).all() == (policy == "simulation"), (reply.site, products)

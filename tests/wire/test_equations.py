@@ -41,6 +41,36 @@ def test_two_equations_one_of_which_holds_but_for_few(few: int) -> None:
     assert not equations(x, np.array([True, True, True, False]), LIMITS)
 
 
+@pytest.mark.parametrize("few", [0, 1, 9, 10, 40])
+@pytest.mark.parametrize("made", ["total or none", "one of two", "circle", "ratio"])
+def test_equations_of_second_degree(made: str, few: int) -> None:
+    """Found where some records break them, but few: squares of columns are told."""
+    rng = np.random.default_rng(few)
+    x = rng.uniform(1, 3, size=(300, 5)).round(2)
+    first, second, marked = x[:, 0], x[:, 2], rng.random(300) < 0.42
+    x[:, 3] = {
+        "total or none": np.where(marked, 0.0, first + second),
+        "one of two": np.where(marked, first + second, 2 * first - second),
+        "circle": np.sqrt(20 - first**2 - second**2),
+        "ratio": second / first,
+    }[made]
+    x[:few, 3] += rng.normal(size=few)
+    x[:, 4] = x[:, 1] ** 2
+    found = equations(x, joint(x), LIMITS)
+    assert bool(found) == (0 < few < 10)
+    assert not found or {0, 2, 3} <= set(found[0])
+    assert not equations(x, np.arange(5) != 2, LIMITS), "without products of one of them"
+
+
+def test_of_many_columns_products_of_linear_equations_only() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(1, 3, size=(2000, 16))
+    x[:, 3] = np.where(rng.random(2000) < 0.42, 0.0, x[:, 0] + x[:, 2])
+    x[7, 3] = 1.7
+    assert not equations(x, joint(x), LIMITS)
+    assert equations(x[:, :15], joint(x[:, :15]), LIMITS)
+
+
 def test_a_combination_that_is_mostly_one_records() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 4))

@@ -13,7 +13,6 @@ from consilience.wire.digits import off_grid
 from consilience.wire.disclosure import Limits
 from consilience.wire.moment_facts import (
     Coded,
-    at_most,
     coded_within,
     column_facts,
     hanging_together,
@@ -21,6 +20,7 @@ from consilience.wire.moment_facts import (
     moment_facts,
     unsafe_columns,
 )
+from consilience.wire.usual_values import at_most
 from tests.reference.told_moments import counts_that_follow, unsafe_moments, withheld
 
 LIMITS = Limits()
@@ -60,6 +60,14 @@ def table(seed: int, kind: str) -> tuple[np.ndarray, Codes]:
             rng.normal(size=n),
             rng.random(n) < 0.5,
         ], []
+    if kind == "tied":  # but for some, of each row one of two equations holds
+        n, x = int(rng.integers(40, 200)), rng.uniform(20, 80, 200).round(1)
+        ways = np.array([np.zeros(200), x, x + 5.1, 120.3 - x, -x, np.full(200, 7.0)])
+        first, second = rng.choice(6, size=2, replace=False)
+        y = np.where(rng.random(200) < rng.uniform(0.2, 0.8), ways[first], ways[second])
+        some = rng.permutation(n)[: rng.choice([0, 1, 9, 12])]
+        y[some] = rng.normal(50, 9, size=len(some))
+        return np.c_[x, y, rng.normal(size=200)][:n], []
     three, four = rng.integers(3, size=n) * 2.0 - 1, rng.integers(4, size=n) * 0.5
     often = np.where(rng.random(n) < 0.8, 0.0, rng.normal(size=n))
     heavy = rng.standard_t(1.5, size=n)
@@ -69,13 +77,13 @@ def table(seed: int, kind: str) -> tuple[np.ndarray, Codes]:
     return np.c_[binary[:, :2], numbers, onehot], [Coded((7, 8, 9, 10), True)]
 
 
-KINDS = ("binary", "category", "two categories", "numbers", "spikes", "mixed")
+KINDS = ("binary", "category", "two categories", "numbers", "spikes", "tied", "mixed")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_the_textbook_judgement(kind: str) -> None:
     told = hidden = 0
-    for seed in range(6):
+    for seed in range(40 if kind == "tied" else 6):
         x, coded = table(seed, kind)
         for least in (3, 10):
             limits = Limits(least, 0.3)
@@ -120,6 +128,17 @@ def test_bounds_judge_long_tables_as_the_textbook_does(most: float) -> None:
             np.testing.assert_array_equal(found, unsafe_moments(x[:, columns], 10, most))
             told, hidden = told + int((~found).sum()), hidden + int(found.sum())
     assert told and hidden
+
+
+@pytest.mark.parametrize("few", [0, 9, 10])
+def test_of_many_rows_some_show_which_sums_are_one_value_in_half(few: int) -> None:
+    rng = np.random.default_rng(few)
+    x = rng.normal(size=(6000, 4))
+    x[:, 2] = np.where(rng.random(6000) < 0.49, 0.0, x[:, 1])
+    some = rng.permutation(6000)[:few]
+    x[some, 2] = rng.normal(size=few)
+    found = moment_facts(x, limits=LIMITS).unsafe
+    assert np.argwhere(found).tolist() == ([] if few == 10 else [[1, 2], [2, 1]])
 
 
 def test_a_row_that_comes_late_rules_as_one_that_comes_early() -> None:

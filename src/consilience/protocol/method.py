@@ -252,7 +252,7 @@ class SiteData:
     scaling : (3, p) float array or None
         What filled missing cells, and the centres and scales that were applied to the features.
     unscaled : (n, p) float array or None
-        The features before others' centres and scales were applied.
+        The features before centres and scales were applied.
     n_read : int
         Rows of the table as it was read.
     content_hash : str
@@ -343,7 +343,7 @@ class SiteData:
         return left
 
     def in_own_units(self) -> tuple[NDArray[np.float64], ...]:
-        """Rows before they were put in units of others, (n, p), with centres and scales, (p,) each.
+        """Rows before they were put in other units, (n, p), with centres and scales, (p,) each.
 
         Sums over these rows, moved and scaled, depend on made-up units as everybody can compute.
         Sums over scaled rows also do by how each row was rounded (`docs/proofs/units.md`).

@@ -37,12 +37,12 @@ from consilience.wire.moment_facts import (
     Coded,
     coded_within,
     hanging_together,
-    hardly_apart,
     left_over,
     moment_facts,
     unsafe_columns,
 )
 from consilience.wire.support import Limits
+from consilience.wire.usual_values import hardly_apart
 
 KEPT = "rows of all releases"
 """Name under which they are kept."""

@@ -276,7 +276,12 @@ def aggregate(
 
 
 def cross_products(
-    x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = (), constant: bool = False
+    x: FloatArray,
+    *,
+    limits: Limits,
+    coded: Sequence[Coded] = (),
+    constant: bool = False,
+    judged: FloatArray | None = None,
 ) -> Released:
     """Release ``x'x`` for rows ``x`` (n, p), with the facts of each cell.
 
@@ -291,12 +296,15 @@ def cross_products(
         What of the columns are levels of one category.
     constant : bool
         Whether a column of ones goes before the columns: the products then tell sums and n too.
+    judged : (n, p) array, optional
+        The columns in the table's own units, by which it is judged: once each is divided by a
+        number of its own, a column is no copy of another any more, nor a sum of two a third.
     """
     x = np.asarray(x, dtype=float)
-    judged = moment_facts(x, limits=limits, coded=coded)
+    facts = moment_facts(x if judged is None else judged, limits=limits, coded=coded)
     # The gate knows no reason but the records: one record is fewer than any policy allows but the
     # one that protects none.
-    records, share = np.where(judged.unsafe, 1, judged.records), judged.share
+    records, share = np.where(facts.unsafe, 1, facts.records), facts.share
     if constant:
         x = np.column_stack([np.ones(len(x)), x])
         records = np.pad(records, (1, 0), constant_values=len(x))

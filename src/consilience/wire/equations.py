@@ -2,8 +2,8 @@
 
 The sum of what an equation leaves over is then of these few records, and with products of columns
 so is its product with another column. `moment_facts` looks at columns of two values and at pairs;
-here are linear equations of any columns, products of two of them, and combinations that are mostly
-one record's (`docs/proofs/told-moments.md`).
+here are linear equations of any columns, products of two of them, equations of second degree of a
+few columns, and combinations that are mostly one record's (`docs/proofs/told-moments.md`).
 
 Equations are found in samples of the records: whatever holds for all but few holds in a sample that
 has none of these.
@@ -12,7 +12,7 @@ has none of these.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -58,7 +58,8 @@ def equations(
     if weights is not None:
         return [_named(columns[together], weights, 0.1)]
     kin = {j: set(group.columns) for group in coded for j in group.columns}
-    return _products(z[:, together], columns[together], kin, limits.min_records, rng)
+    given = z[:, together], columns[together], kin, limits.min_records, rng
+    return _products(*given) or _second_degree(*given)
 
 
 def _in_units(x: FloatArray, places: Sequence[int]) -> tuple[FloatArray, IntArray]:
@@ -81,20 +82,27 @@ def _named(columns: IntArray, weights: FloatArray, least: float = 1e-5) -> list[
     return sorted(columns[used].tolist())
 
 
-def _relation(z: FloatArray, least: int, rng: np.random.Generator) -> FloatArray | None:
-    """Weights of the columns in a linear equation that fewer than `least` records do not keep to.
+def _relation(
+    z: FloatArray,
+    least: int,
+    rng: np.random.Generator,
+    terms: Callable[[FloatArray], FloatArray] = lambda z: z,
+    some: int = 0,
+) -> FloatArray | None:
+    """Weights in a linear equation that `some` records do not keep to, but fewer than `least`.
 
-    Samples grow, since few records of columns of few values agree in further equations by chance.
+    Of the columns, or of other terms of a record. Samples grow, since few records of columns of few
+    values agree in further equations by chance.
     """
-    n, p = z.shape
-    whole = np.column_stack([np.ones(n), z])
+    n, p = len(z), terms(z[:1]).shape[1]
     for size in sorted({min(k, n - 1) for k in (p + 2, 2 * p + 4, 4 * p + 8)}):
         picks = (
             np.argsort(rng.random((_SAMPLES, n)), axis=1)[:, :size]
             if n < 4 * size
             else (rng.integers(n, size=(_SAMPLES, size)))
         )
-        _, values, vectors = np.linalg.svd(whole[picks], full_matrices=True)
+        parts = _with_ones(terms(z[picks.ravel()])).reshape(_SAMPLES, size, p + 1)
+        left, values, vectors = np.linalg.svd(parts, full_matrices=True)
         null = np.zeros((_SAMPLES, p + 1), dtype=bool)
         null[:, values.shape[1] :] = True
         null[:, : values.shape[1]] = values < _EXACT * values[:, :1]
@@ -102,10 +110,24 @@ def _relation(z: FloatArray, least: int, rng: np.random.Generator) -> FloatArray
             return None  # what holds for all but few holds in some sample
         for sample in np.flatnonzero(null.any(axis=1)):
             basis = vectors[sample][null[sample]]
-            off = (np.abs(whole @ basis.T) > _HOLDS).any(axis=1).sum()
-            if off < least:
+            off = 0
+            for start in range(0, n, _BLOCK):
+                part = _with_ones(terms(z[start : start + _BLOCK]))
+                off += int((np.abs(part @ basis.T) > _HOLDS).any(axis=1).sum())
+                if off >= least:
+                    break
+            if some and off:
+                # Rows that alone stand against an equation: it was made to hold for them.
+                kept = left[sample][:, : values.shape[1]][:, ~null[sample, : values.shape[1]]]
+                of = np.unique(picks[sample], return_inverse=True)[1].ravel()
+                off += int((np.bincount(of, (kept**2).sum(axis=1)) > 1 - _HOLDS).sum())
+            if some <= off < least:
                 return np.asarray(np.abs(basis[:, 1:]).max(axis=0))
     return None
+
+
+def _with_ones(z: FloatArray) -> FloatArray:
+    return np.column_stack([np.ones(len(z)), z])
 
 
 def outweighed(z: FloatArray, max_share: float) -> FloatArray | None:
@@ -141,8 +163,7 @@ def _products(
 
     One of the two holds for nearly half of the records or more: it is one of one or two columns.
     """
-    two = np.array([len(np.unique(column[:64])) <= 2 for column in z.T])
-    two[two] = [len(np.unique(column)) <= 2 for column in z.T[two]]
+    two = _of_two(z)
     for form, rest in _halves(z, ~two, least, rng):
         # Within a column of two values, or a category, one value follows from the others.
         ours = {int(columns[j]) for j in form}
@@ -163,6 +184,44 @@ def _products(
         if found is not None and len(names := sorted({*form, *found.tolist()})) > 1:
             return [columns[names].tolist()]
     return []
+
+
+def _second_degree(
+    z: FloatArray, columns: IntArray, kin: dict[int, set[int]], least: int, rng: np.random.Generator
+) -> list[list[int]]:
+    """Columns of an equation of second degree that some rows do not keep to, but few.
+
+    Not those that all keep to: squares and products of columns are columns of honest studies.
+    """
+    p = z.shape[1]
+    if p > _MOST_CURVED:
+        return []
+    two = _of_two(z)
+    found = [
+        (j, k)
+        for j, k in itertools.combinations_with_replacement(range(p), 2)
+        if not (two[j] if j == k else int(columns[k]) in kin.get(int(columns[j]), ()))
+    ]
+    pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
+    if not found or len(z) <= 2 * (p + len(pairs)) + least:
+        return []
+
+    def terms(z: FloatArray) -> FloatArray:
+        return np.column_stack([z, z[:, pairs[:, 0]] * z[:, pairs[:, 1]]])
+
+    weights = _relation(z, least, rng, terms, some=1)
+    if weights is None:
+        return []
+    used = weights > 1e-5 * weights.max()
+    names = {*np.flatnonzero(used[:p]).tolist(), *pairs[used[p:]].ravel().tolist()}
+    return [columns[sorted(names)].tolist()] if len(names) > 1 else []
+
+
+def _of_two(z: FloatArray) -> BoolArray:
+    """Columns of at most two values."""
+    two = np.array([len(np.unique(column[:64])) <= 2 for column in z.T])
+    two[two] = [len(np.unique(column)) <= 2 for column in z.T[two]]
+    return two
 
 
 def _but_few(column: FloatArray, least: int) -> bool:
@@ -205,3 +264,6 @@ def _halves(
 
 
 _LINES = 40
+_BLOCK = 4096
+_MOST_CURVED = 15
+"""Columns of which squares and products are looked at: they are 135 terms."""

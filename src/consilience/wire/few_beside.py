@@ -9,6 +9,9 @@ column that is nearly a copy of another the sum of y (y - x) is that of those of
 A group of records passes where no such sum rests on few: on no record, or on `min_records` of
 `min_entities` entities. Disjoint groups that pass do so together (docs/proofs/class-sums.md). Usual
 is a value that two records of the table share, in the group or not.
+
+`moment_facts` asks the like of all rows of a release. There none are too few as well, and usual is
+what the rows themselves share, so unions of what passes need not pass; here they must.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.wire.moment_facts import at_most
 from consilience.wire.support import Limits
+from consilience.wire.usual_values import at_most
 
 _ROUNDING = 1e-11
 """Of the size of what is added: numbers that are nearer to each other are one value."""

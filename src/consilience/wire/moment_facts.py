@@ -31,6 +31,14 @@ from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.wire.cell_facts import HARDLY, LOOK, product_facts
 from consilience.wire.digits import off_grid
 from consilience.wire.support import Limits
+from consilience.wire.usual_values import (
+    at_most,
+    beside_two,
+    hardly_apart,
+    off_both,
+    others,
+    present,
+)
 
 MOST_LEVELS = 5
 """Ways to part the levels of a category in two grow with 2 to their number: 15 at five."""
@@ -353,37 +361,11 @@ def _share_of_squares(away: FloatArray, below: float) -> float:
     return float(1.0 / whole) if whole != 0 else 0.0
 
 
-def at_most(column: FloatArray, parts: int, within: FloatArray | None = None) -> int:
-    """A number of records that no value of a column has more than.
-
-    Values that are as near as the larger of what is said `within` are one.
-
-    Records that are a multiple of a part of the column apart are a group of `parts` records: a
-    value is in so many groups, and once more in each pair of equal ones within a group.
-    """
-    n = len(column)
-    step = max(-(-n // parts), 1)
-    pairs = 0
-    for lag in range(step, n, step):
-        one, other = column[lag:], column[: n - lag]
-        same = one == other
-        if within is not None:
-            same |= np.abs(one - other) <= np.maximum(within[lag:], within[: n - lag])
-        pairs += int(np.count_nonzero(same))
-    return min(step, n) + pairs
-
-
-def _known(column: FloatArray) -> FloatArray:
-    """Values that are there."""
-    gaps = np.isnan(column)
-    return column[~gaps] if gaps.any() else column
-
-
 def _values(column: FloatArray) -> tuple[FloatArray | None, IntArray]:
     """Values and their counts where there are at most four; None where there are more."""
-    if len(set(_known(column[:32]).tolist())) > 4:
+    if len(set(present(column[:32]).tolist())) > 4:
         return None, np.zeros(0, dtype=np.int64)
-    known = _known(column)
+    known = present(column)
     values, counts = np.unique(known, return_counts=True)
     return (values, counts) if len(values) <= 4 else (None, counts)
 
@@ -874,6 +856,9 @@ def _median(column: FloatArray) -> float:
     return float((parted[:half].max() + parted[half]) / 2 if even else parted[half])
 
 
+_SOME = 8192
+_SHORT, _TOGETHER = 4096, 256
+"""Records of a column that is sorted to be looked at, and such columns at a time."""
 _LONG, _SAMPLE, _APART = 1 << 14, 2048, 90
 """Values of a column of which a sample is looked at, how many, and four deviations of its rank."""
 
@@ -883,118 +868,6 @@ def _chosen(x: FloatArray, columns: IntArray) -> FloatArray:
     if len(columns) and (np.diff(columns) == 1).all():
         return x[:, columns[0] : columns[-1] + 1]
     return x.T[columns].T
-
-
-def others(column: FloatArray, least: int) -> int:
-    """Records with another value than the one that most have, if several have it.
-
-    Parameters
-    ----------
-    column : (n,) array
-        NaN where a value is missing.
-    least : int
-        The number is exact where it is below, and a bound otherwise.
-    """
-    known = _known(column)
-    n = len(known)
-    bound = at_most(known, 3)
-    if n - bound >= least:
-        return n - bound
-    if n >= 2 * least:  # what more than half have is at the median
-        most = int((known == np.partition(known, n // 2)[n // 2]).sum())
-    else:
-        most = int(np.unique(known, return_counts=True)[1].max(initial=0))
-    return n - most if most > 1 else n
-
-
-def beside_two(column: FloatArray, least: int) -> int:
-    """Records beside those of the two most common values; all of a column of two.
-
-    The sum of (x - a)(x - b) is over these.
-    """
-    found = int((~np.isnan(column)).sum())
-    for value in _spikes(column, least):
-        rest = others(column[column != value], least)
-        found = min(found, rest) if rest else found
-    return found
-
-
-def off_both(x: FloatArray, least: int, spiked: IntArray | None = None) -> IntArray:
-    """Fewest records that are at none of two values that several have, one of each column, (p, p).
-
-    Of all columns, or of those that have such values.
-
-    The sum of (x - a)(y - b) is over these; and over those at neither x = a nor y - x = b or
-    y + x = b the sum of (x - a)(y - x - b), which follows from the same sums.
-    """
-    n, p = x.shape
-    found = np.full((p, p), n, dtype=np.int64)
-    for j in range(p) if spiked is None else spiked:
-        for value in _spikes(x[:, j], least):
-            rest = x[(x[:, j] != value) & ~np.isnan(x[:, j])]
-            own = rest[:, j]
-            for k in (k for k in range(p) if k != j):
-                at = (rest[:, k], rest[:, k] - own, rest[:, k] + own)
-                found[j, k] = min(found[j, k], *(others(one, least) for one in at))
-    return np.minimum(found, found.T)
-
-
-def hardly_apart(x: FloatArray, least: int) -> NDArray[np.bool_]:
-    """Pairs of columns that differ by one and the same number in all but few records, (p, p).
-
-    Or add up to one: sums over the one less those over the other are sums over these few.
-    """
-    p = x.shape[1]
-    found = np.zeros((p, p), dtype=bool)
-    look = x[: max(_LOOK, 4 * least)]
-    for j in range(p):
-        for sign in (-1.0, 1.0):
-            # A look at some of the records settles most pairs.
-            for k in _mostly_one(look[:, [j]] + sign * look[:, :j], least):
-                if others(x[:, j] + sign * x[:, k], least) < least:
-                    found[j, k] = found[k, j] = True
-    return found
-
-
-def _mostly_one(columns: FloatArray, least: int) -> IntArray:
-    """Columns that may have one value in all but fewer than `least` records: all where unclear."""
-    n, p = columns.shape
-    if n < 2 * least or np.isnan(columns).any():
-        return np.arange(p)
-    # In so many of two halves, record by record, a value that all but few have is in both.
-    half = n // 2
-    alike = (columns[:half] == columns[half : 2 * half]).sum(axis=0) > half - least
-    # What more than half of the records have is at the median.
-    near = np.flatnonzero(alike)
-    if not len(near):
-        return near
-    middle = np.partition(columns[:, near], n // 2, axis=0)[n // 2]
-    return np.asarray(near[n - (columns[:, near] == middle).sum(axis=0) < least])
-
-
-_SOME = 8192
-_SHORT, _TOGETHER = 4096, 256
-"""Records of a column that is sorted to be looked at, and such columns at a time."""
-_LOOK = 100
-"""Records: of so many, fewer than `least` are away from a value that all but so few have."""
-
-
-def _spikes(column: FloatArray, least: int) -> FloatArray:
-    """Values of several records without which fewer than `least` might be left of another column.
-
-    Of two values at which two columns leave so few elsewhere, one has nearly half of the records.
-    """
-    known = _known(column)
-    n = len(known)
-    if 2 * at_most(known, 3) <= n - least:
-        return np.zeros(0)
-    if n >= 3 * least:  # more than a third of the records: it is at one of two places
-        places = [n // 3, n - 1 - n // 3]
-        values = np.unique(np.partition(known, places)[places])
-        counts = np.array([(known == value).sum() for value in values])
-    else:
-        values, counts = np.unique(known, return_counts=True)
-    return np.asarray(values[(counts > 1) & (2 * counts > n - least)])
 
 
 # ------------------------------------------------------------------- by class and block of columns

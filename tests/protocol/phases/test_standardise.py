@@ -258,3 +258,22 @@ def test_units_in_which_rows_might_be_no_numbers_are_refused(part: str, value: f
         return
     with pytest.raises(ProtocolError, match="moved and scaled by at most 1e"):
         transform(message, data)
+
+
+@pytest.mark.parametrize(
+    ("rule", "made"),
+    [
+        ("pooled", {"own": True}),
+        ("site", {"own": False}),
+        ("site", {"centre": relayed(np.ones(2), Disclosure.AGGREGATE)}),
+        ("site", {"scale": relayed(np.full(2, 2.0), Disclosure.AGGREGATE)}),
+    ],
+)
+def test_columns_are_scaled_as_the_study_says(
+    rule: str, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In units of their own columns were no copies of each other, which a site must know."""
+    run(rule)
+    monkeypatch.setattr(standardise, "Scale", lambda **given: Scale(**{**given, **made}))
+    with pytest.raises(QuorumError, match="scaled as the study's preparation says"):
+        run(rule)

@@ -612,9 +612,9 @@ def pool_moments(
     """Cross-products of a constant, the columns and the response: a pooled linear fit's all."""
     _check_pooling(state)
     y = np.asarray(data.target, dtype=float)
-    columns = np.column_stack([data.features, y])
+    columns, own = (np.column_stack([x, y]) for x in (data.features, data.in_own_units()[0]))
     products = disclosure.cross_products(
-        columns, limits=site.limits, coded=data.coded, constant=True
+        columns, limits=site.limits, coded=data.coded, constant=True, judged=own
     )
     return messages.PoolMoments(products=products), state
 

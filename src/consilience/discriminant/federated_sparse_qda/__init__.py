@@ -377,7 +377,7 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
     tol: float = allows(number(above=0, below=1), default=1e-8)
 
     name: ClassVar[str] = "federated-sparse-qda"
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     title: ClassVar[str] = "Which class does a row belong to, and which columns interact?"
     steps = (*STEPS, *masked.STEPS)
     tolerates: ClassVar = {**SitesMethod.tolerates, "keep": "any"}

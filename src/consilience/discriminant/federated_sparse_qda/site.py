@@ -20,7 +20,7 @@ from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, Step, asked_at_most, step
 from consilience.protocol.phases import holdout
 from consilience.wire import disclosure
-from consilience.wire.disclosure import Limits, Released
+from consilience.wire.disclosure import Limits, Released, replaced
 from consilience.wire.moment_facts import coded_within, unsafe_columns
 
 
@@ -198,16 +198,22 @@ def moments(
     labels = np.asarray(message.labels.value)
     if labels.shape != (len(columns),):
         raise ProtocolError("moments need one block for each column that takes part")
+    # Judged in the table's own units: in a study's a column is no copy of another any more.
+    own, _, scale = data.in_own_units()
+    blocks = messages.blocks_of(labels)
     products = disclosure.class_moments(
-        rows.x[:, columns],
+        own[:, columns],
         cells=cells,
         n_cells=len(s.levels),
-        blocks=messages.blocks_of(labels),
+        blocks=blocks,
         limits=site.limits,
         entities=data.entity,
         coded=coded_within(data.coded, columns),
     )
-    return messages.Products(products=products), state
+    units = [scale[columns[block]] for block in blocks]
+    upper = [np.outer(u, u)[np.triu_indices(len(u))] for u in units]
+    told = products.value / np.concatenate([*upper, np.zeros(0)])
+    return messages.Products(products=replaced(products, told)), state
 
 
 # --------------------------------------------------------------------------- judge

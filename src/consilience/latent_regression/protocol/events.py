@@ -269,10 +269,6 @@ def events_of(
         raise _cannot("latent classes need an entity and a response for every event")
     if data.n_rows == 0:
         raise _cannot("this site has no events: let it take part with rows, or leave it out")
-    scaling = None if data.unscaled is not None else data.scaling
-    # By the site itself, which keeps no others: copies would be none in units of their own.
-    if scaling is not None and ((scaling[1] != 0).any() or (scaling[2] != 1).any()):
-        raise _cannot("coefficients mean the same at all sites only on one scale")
     names = np.asarray(data.entity).astype(str)
     agents = (
         np.full(len(names), site.site) if data.agent is None else np.asarray(data.agent).astype(str)

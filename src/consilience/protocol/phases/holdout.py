@@ -38,7 +38,7 @@ from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.protocol.method import CoordinatorContext, SiteContext, SiteData
 from consilience.wire.disclosure import Limits
-from consilience.wire.moment_facts import at_most
+from consilience.wire.usual_values import at_most
 
 PARTS = 5
 """Parts of a table, of which a protected site holds out one or two."""

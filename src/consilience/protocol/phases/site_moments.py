@@ -102,14 +102,14 @@ def within(
     message: Request, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Within, State]:
     """Tell size, means and products, withholding what is small or dominated."""
-    x = data.features
+    x, own = data.features, data.in_own_units()[0]
     n, p = x.shape
     if n < site.limits.min_records:
-        x = x[:0]
+        x, own = x[:0], own[:0]
     means = aggregate(x, mean=True)
     deviations = x - np.nan_to_num(means.value)
     # A column with too few ones, or ruled by one row, tells neither its mean nor its products.
-    unsafe = unsafe_columns(x, limits=site.limits, coded=data.coded)
+    unsafe = unsafe_columns(own, limits=site.limits, coded=data.coded)
     spreads = aggregate(np.nan_to_num(deviations) ** 2, mean=True)
     for released in (means, spreads):
         unsafe |= np.isnan(released.withhold_unsafe(site.limits).value)
@@ -119,6 +119,7 @@ def within(
         deviations if told else np.empty((0, 0)),
         limits=site.limits,
         coded=data.coded if told else (),
+        judged=own if told else None,
     )
     if told:
         # A product with a column that is not told would tell of it.

@@ -85,7 +85,7 @@ def transform(message: Scale, data: SiteData) -> SiteData:
             centre, spread = _own_units(x)
             scale = _spread(spread)
         scaled = data.with_features(moved(x, centre) / scale)
-    given = not message.own and bool((centre != 0).any() or (scale != 1).any())
+    given = bool((centre != 0).any() or (scale != 1).any())
     return dataclasses.replace(
         scaled, scaling=np.stack([fill, centre, scale]), unscaled=x if given else None
     )
@@ -132,12 +132,17 @@ def apply(message: Scale, data: SiteData, state: State, site: SiteContext) -> tu
     Raises
     ------
     ProtocolError
-        Missing cells would be filled, or kept, against the rules with which the run was opened.
+        Missing cells would be filled, or kept, or columns scaled, against the rules with which the
+        run was opened.
     """
     rules = json.loads(site.preparation) if site.preparation else {}
     if np.isnan(message.fill.value).any() != (rules.get("missing") == "keep"):
         sentence = "missing cells are filled, or kept, as the study's preparation says"
         raise ProtocolError.shared(sentence)
+    pooled = rules.get("standardize", "pooled") == "pooled" or site.followed is not None
+    given = (message.centre.value != 0).any() or (message.scale.value != 1).any()
+    if (rules and message.own != (rules["standardize"] == "site")) or (given and not pooled):
+        raise ProtocolError.shared("columns are scaled as the study's preparation says")
     return Applied(), state
 
 
