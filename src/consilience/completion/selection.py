@@ -397,14 +397,16 @@ def noise_of(curve: EntryCurve) -> FloatArray | None:
     Returns
     -------
     noise : (p,) array or None
-        From .1 to 1. None where nothing but noise was found, where errors by column are not known,
-        and for penalties, which are in units of the table.
+        From .1 to 1, which columns keep of which nothing is held out. None where nothing but noise
+        was found, where errors by column are not known, and for penalties, which are in units of
+        the table.
     """
     best = curve.minimiser
     nothing = best < 1 and curve.natural[0]
     if curve.column_errors is None or curve.parameter != "rank" or nothing:
         return None
-    return np.clip(np.sqrt(curve.column_errors[best]), _LEAST_NOISE, 1.0)
+    found = np.clip(np.sqrt(curve.column_errors[best]), _LEAST_NOISE, 1.0)
+    return np.where(curve.column_errors[0] > 0, found, 1.0)
 
 
 # --- The one-step leave-one-out of complete matrices as a curve of errors.

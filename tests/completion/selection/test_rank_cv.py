@@ -176,6 +176,17 @@ def test_noise_alone_penalties_and_one_step_leave_columns_in_units_of_their_spre
     assert sum("full rank, was left out" in remark for remark in search.remarks_) == 1
 
 
+def test_columns_that_are_never_held_out_do_not_rule() -> None:
+    rng = np.random.default_rng(5)
+    spread = np.where(np.arange(20) < 4, 4.0, 1.0)
+    x = rng.normal(size=(100, 3)) @ rng.normal(size=(3, 20)) + spread * rng.normal(size=(100, 20))
+    entries = Entries.of(x)
+    folds = np.where(entries.columns < 4, -1, EntrywiseKFold(5, random_state=0).folds(entries))
+    search = RankCV("hard", scale="columns", center="columns", cv=folds).fit(x)
+    np.testing.assert_allclose(search.scale_[:4], x.std(axis=0)[:4])
+    assert search.minimiser_ == 3  # 7, if their noise were taken for none
+
+
 def test_columns_that_others_predict_exactly_do_not_rule_alone() -> None:
     by_column = np.array([[1.0, 1.0, 1.1], [1e-9, 0.25, 1.2]])
     errors, held = by_column.mean(axis=1)[None], np.array([300])
