@@ -108,7 +108,7 @@ def test_differences_on_cells_that_took_no_part() -> None:
     ("center", "words"),
     [
         ("rows-and-columns", "The means of rows and columns were subtracted first."),
-        ("auto", "The site's own log says which means were subtracted first."),
+        ("auto", "the site's own log says whether those of rows were, too."),
     ],
     ids=["ratings", "untold"],
 )

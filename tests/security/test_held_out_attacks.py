@@ -169,16 +169,20 @@ def test_whether_a_table_looks_like_ratings_is_no_matter_of_few_rows() -> None:
     x[:70, 0], x[:70, 1] = np.arange(70) % 5 + 1, np.nan
     method = MatrixCompletionStudy(model="hard", grid=(0, 1), n_splits=2)
 
-    def told(odd: int, policy: str) -> str:
+    def told(odd: int, policy: str, scaled: Any = "none", first: float = 100.0) -> str:
         given = x.copy()
-        given[:odd, 0] = 100.0 + np.arange(odd)  # values of their own
-        gaps = Preparation(missing="keep")
+        given[:odd, 0] = first + np.arange(odd)  # values of their own
+        gaps = Preparation(missing="keep", standardize=scaled)
         return str(run_of(given, policy, method, preparation=gaps).center)
 
     assert [told(odd, "strict") for odd in (0, 1, 9)] == ["rows-and-columns"] * 3
     assert told(10, "strict") == "columns"
     # The control: where rows are not protected 21 values more are told from 20, which is one row.
     assert [told(odd, "simulation") for odd in (20, 21)] == ["rows-and-columns", "columns"]
+    # One row moves centre and scale so far that the values of others come back rounded.
+    for odd in (0, 1):
+        assert told(odd, "strict", "site", 1e9) == "auto"
+        assert told(odd, "strict", "pooled", 1e9) == "rows-and-columns"
 
 
 GAP_STUDY = MatrixCompletionStudy(model="hard", grid=(0,), center="none", holdout=0.0)
