@@ -375,7 +375,8 @@ def spreads_of(entries: Entries) -> FloatArray:
     rest = centre_of(entries, "columns").removed(entries).values
     squares = np.bincount(entries.columns, weights=rest**2, minlength=entries.shape[1])
     found = np.sqrt(squares / np.maximum(entries.column_counts, 1))
-    largest = np.abs(entries.values).max(initial=0.0)
+    largest = np.zeros(entries.shape[1])  # of the column: others may be in far larger units
+    np.maximum.at(largest, entries.columns, np.abs(entries.values))
     return np.where(found > 1e-12 * largest, found, 1.0)
 
 

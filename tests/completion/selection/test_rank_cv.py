@@ -20,7 +20,7 @@ from consilience import (
     NuclearNormCV,
     RankCV,
 )
-from consilience.completion.selection import noise_of
+from consilience.completion.selection import noise_of, spreads_of
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.held_out_entries import EntryCurve
@@ -133,6 +133,12 @@ def test_columns_of_unequal_noise_are_said_and_can_be_scaled() -> None:
     )
     with pytest.raises(ParameterError, match="scale must be"):
         RankCV(scale="rows").fit(x)
+
+
+def test_columns_in_far_smaller_units_are_scaled_too() -> None:
+    x = np.random.default_rng(0).normal(size=(30, 3)) * [1.0, 1e-13, 0.0]
+    spread = spreads_of(Entries.of(x))
+    np.testing.assert_allclose(spread, [*x.std(axis=0)[:2], 1.0], rtol=1e-12)
 
 
 def test_refitted_ranks_are_found_in_units_of_the_noise() -> None:
