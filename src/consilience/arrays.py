@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +35,78 @@ pc: Any = Library("pyarrow.compute")
 pq: Any = Library("pyarrow.parquet")
 pat: Any = Library("pyarrow.types")
 pa_csv: Any = Library("pyarrow.csv")
+
+
+_TURNED = 4096
+"""Rows of a table that are turned into columns at a time, and stay in a processor's cache."""
+
+
+class SideBySide:
+    """A table (n, p) and further columns (n,) after it, read like one table that nobody copied.
+
+    What asks for a column, or for some rows, gets these; of all that knows of arrays only, such as
+    functions of numpy, it is a copy with each column in one piece. `flags` are of that.
+    """
+
+    dtype, ndim = np.dtype(np.float64), 2
+    flags = SimpleNamespace(f_contiguous=True, c_contiguous=False)
+
+    def __init__(self, x: FloatArray, more: Sequence[FloatArray]) -> None:
+        self._x, self._more = x, tuple(more)
+        self.shape = len(x), x.shape[1] + len(self._more)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def T(self) -> Iterator[FloatArray]:  # noqa: N802  as of an array
+        """One column after the other."""
+        return (self[:, j] for j in range(self.shape[1]))
+
+    def __getitem__(self, key: Any) -> Any:
+        """Some rows as a copy; or of all rows one column, neighbours, or a copy of some columns."""
+        p = self._x.shape[1]
+        if not isinstance(key, tuple):
+            if isinstance(key, slice) and key == slice(None):
+                return self
+            more = (one[key][..., None] for one in self._more)
+            return np.concatenate([self._x[key], *more], axis=-1)
+        columns = np.arange(self.shape[1])[key[1]]
+        if columns.ndim == 0:
+            # A view in either case, so that nobody takes a column for a copy of his own.
+            return self._x[:, columns] if columns < p else self._more[columns - p][:]
+        if isinstance(key[1], slice):
+            first, stop, _ = key[1].indices(self.shape[1])
+            more = self._more[max(first - p, 0) : max(stop - p, 0)]
+            return side_by_side(self._x[:, first : min(stop, p)], more)
+        found = np.empty((len(self), len(columns)), order="F")
+        for place, j in enumerate(columns):
+            found[:, place] = self[:, j]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
+        """All in one piece."""
+        p, found = self._x.shape[1], np.empty(self.shape, order="F")
+        for start in range(0, len(found), _TURNED):
+            found[start : start + _TURNED, :p] = self._x[start : start + _TURNED]
+        for place, column in enumerate(self._more, p):
+            found[:, place] = column
+        return found
+
+
+def side_by_side(x: FloatArray, more: Sequence[FloatArray]) -> FloatArray:
+    """Such a table, for what reads columns and blocks of rows."""
+    return cast(FloatArray, SideBySide(x, more))
+
+
+def as_floats(x: Any) -> FloatArray:
+    """Numbers as an array; a table with columns beside it as it is."""
+    return cast(FloatArray, x) if isinstance(x, SideBySide) else np.asarray(x, dtype=float)
+
+
+def by_column(x: FloatArray) -> FloatArray:
+    """A table with each column in one piece."""
+    return x if x.flags.f_contiguous else np.asfortranarray(x)
 
 
 def all_finite(column: FloatArray) -> bool:

@@ -203,12 +203,18 @@ def _by_bounds(
     share[:n_first] = np.where(unclear, 0.0, bound)
     share[:, :n_first] = share[:n_first].T
     if at_centre is None:
-        pairs = zip(x.T, centre, strict=True)
-        at_centre = np.array([np.count_nonzero(one == at) for one, at in pairs], dtype=np.int64)
+        at_centre = np.zeros(p, dtype=np.int64)
+        for start in range(0, len(x), LOOK):
+            there = x[start : start + LOOK] == centre
+            if there.any():
+                at_centre += there.sum(axis=0)
     zero, some = at_centre, np.flatnonzero(at_centre)
+    counts = np.zeros((len(some), len(some)))
+    for start in range(0, len(x) if len(some) else 0, LOOK):
+        marks = (x[start : start + LOOK][:, some] == centre[some]).astype(float)
+        counts += marks.T @ marks
     both = np.zeros((p, p), dtype=np.int64)
-    marks = (centre[some, None] == x.T[some]).astype(float)
-    both[np.ix_(some, some)] = np.rint(marks @ marks.T)
+    both[np.ix_(some, some)] = counts
     records = len(x) - zero[:, None] - zero + both
     records[n_first:, n_first:] = 0
     head = x[:_FIRST] - centre
@@ -225,7 +231,7 @@ def _by_bounds(
             size = np.abs(own) / unit[j]
             # Beside its few largest entries no product is larger than the next one.
             top = np.argpartition(size, -_TOP)[-_TOP:] if len(x) > _TOP else np.arange(len(x))
-            beside = np.abs(x[np.ix_(top, near)] - centre[near]) / unit[near]
+            beside = np.abs(x[top][:, near] - centre[near]) / unit[near]
             most = (beside * size[top, None]).max(axis=0)
             most = np.maximum(most, size[top].min()) / np.maximum(whole[j, near], _TINY)
             share[j, near] = most

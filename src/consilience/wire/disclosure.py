@@ -48,7 +48,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import FloatArray, IntArray, as_floats
 from consilience.exceptions import ProtocolError
 from consilience.wire.cell_facts import Judged as Judged
 from consilience.wire.cell_facts import (
@@ -237,8 +237,8 @@ def aggregate(
     many records have the property, so both groups must be large enough, or one of them empty.
     Whether it is empty shows; sums of a table's columns are judged without that, as `columns`.
     """
-    x = np.asarray(contributions, dtype=float)
-    flat = x.reshape(len(x), int(np.prod(x.shape[1:])))
+    x = as_floats(contributions)
+    flat = x if x.ndim == 2 else x.reshape(len(x), int(np.prod(x.shape[1:])))
     centre = None if about is None else np.asarray(about, dtype=float).ravel()
     groups: list[Any] = [slice(None)]
     if cells is not None and not (n_cells == 1 and not cells.any()):
@@ -488,7 +488,7 @@ def class_moments(
     members = np.concatenate([*blocks, np.zeros(0, dtype=np.int64)])
     if len(np.unique(members)) != len(members):
         raise ProtocolError("blocks of columns have no column in common")
-    rows = np.asarray(rows, dtype=float)
+    rows = as_floats(rows)
     value, facts = block_facts(rows, cells, n_cells, blocks, entities, limits, coded)
     parts = tuple(Support("class-moments", **fact) for place, fact in facts)
     faults = [class_moments_fault(part, limits) is not None for part in parts]

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import BoolArray, FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray, SideBySide, by_column
 from consilience.wire.cell_facts import HARDLY, LOOK, product_facts
 from consilience.wire.digits import off_grid
 from consilience.wire.support import Limits
@@ -326,7 +326,7 @@ def _shares_of_squares(
 ) -> FloatArray:
     """Largest share of one record in the squares about a centre, for some columns together."""
     with np.errstate(invalid="ignore", over="ignore"):
-        away = np.ascontiguousarray(x.T[columns]) - centre[columns, None]
+        away = np.ascontiguousarray(_chosen(x, columns).T) - centre[columns, None]
         # In units of the largest, so that no square can overflow.
         away /= np.abs(ends[:, columns] - centre[columns]).max(axis=0)[:, None]
         away *= away
@@ -407,7 +407,7 @@ def moment_facts(
     """
     n, p = x.shape
     least, below = limits.min_records, min(HARDLY, limits.max_share)
-    x = np.asfortranarray(x) if least > 1 else x
+    x = by_column(x) if least > 1 else x
     seen = _Seen.of(x) if seen is None else seen
     never, blank = np.zeros((p, p), dtype=bool), not n
     if seen.gaps.any():
@@ -434,7 +434,11 @@ def moment_facts(
 def _by_shares(x: FloatArray, never: BoolArray, limits: Limits, seen: _Seen) -> MomentFacts:
     """What is left of the rule where a single record may be told of."""
     below = min(HARDLY, limits.max_share)
-    facts = [product_facts(x, centre=one, below=below, ends=seen.ends) for one in seen.centres]
+    # Records are those about means: nobody asks how many are at medians.
+    facts = [
+        product_facts(x, centre=centre, below=below, ends=seen.ends, at_centre=at)
+        for centre, at in zip(seen.centres, (None, seen.at_middle), strict=True)
+    ]
     share = np.maximum(facts[0][1], facts[1][1])
     infinite = _infinite(x, seen)
     unsafe = ~(share <= limits.max_share) | never | infinite[:, None] | infinite
@@ -867,7 +871,7 @@ def _chosen(x: FloatArray, columns: IntArray) -> FloatArray:
     """Some columns; without a copy where they follow one another."""
     if len(columns) and (np.diff(columns) == 1).all():
         return x[:, columns[0] : columns[-1] + 1]
-    return x.T[columns].T
+    return x[:, columns] if isinstance(x, SideBySide) else x.T[columns].T
 
 
 # ------------------------------------------------------------------- by class and block of columns
@@ -903,27 +907,28 @@ def block_facts(
     value = np.zeros((n_cells, int(ends[-1])))
     facts: list[tuple[Place, dict[str, Any]]] = []
     for k in range(n_cells):
-        members = np.flatnonzero(cells == k)
-        if not len(members):
+        members: Any = cells == k
+        if not members.any():
             continue
-        own = x if len(members) == len(x) else x[members]
+        members = slice(None) if members.all() else np.flatnonzero(members)
+        own = x[members]
         behind = None if entities is None else len(np.unique(np.asarray(entities)[members]))
         for b, block in enumerate(blocks):
             part = _chosen(own, np.asarray(block, dtype=np.int64))
             # Most is asked of one column after the other; where no record is protected, little is.
-            by_column = np.asfortranarray(part) if limits.min_records > 1 else part
-            seen = _Seen.of(by_column)
+            turned = by_column(part) if limits.min_records > 1 else part
+            seen = _Seen.of(turned)
             whole = not seen.gaps.any()
             if not whole and np.isnan(part).all(axis=0).any():
                 # a column without any value: the block rests on no row
-                part = by_column = part[:0]
+                part = turned = part[:0]
                 seen = _Seen.of(part)
             place = k, slice(int(ends[b]), int(ends[b + 1]))
             upper = np.triu_indices(len(block))
             products = _products(part, whole, seen.means)
             value[place] = ((products + products.T) / 2)[upper]
             within = coded_within(coded, block)
-            facts.append((place, _of_block(by_column, seen, behind, limits, within)))
+            facts.append((place, _of_block(turned, seen, behind, limits, within)))
     return value, facts
 
 
@@ -934,7 +939,7 @@ def _products(part: FloatArray, whole: bool, means: FloatArray) -> FloatArray:
     """
     n, p = part.shape
     if n <= _AT_ONCE or not whole:
-        there = part
+        there = part = np.asarray(part)
         if n:
             mean = part.mean(axis=0) if whole else np.nanmean(part, axis=0)
             there = part - mean if whole else np.nan_to_num(part - mean)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import FloatArray, IntArray, side_by_side
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.numerics.row_units import times_of
 from consilience.parameters import plain
@@ -22,8 +22,8 @@ from consilience.wire.disclosure import Judged, Limits, Released, aggregate, rep
 from consilience.wire.moment_facts import coded_within
 
 _LARGEST = 1e50
-_TURNED = 4096
-"""Rows of a table that are turned into columns at a time, and stay in a processor's cache."""
+_MANY = 1 << 19
+"""Rows: of a table of more no copy with its columns in one piece is made."""
 _NOT_FINITE = "columns of the regression hold values that are missing, infinite or above 1e50"
 TOO_FEW = (
     "its policy lets moments of so many columns leave over more rows than it has: take fewer "
@@ -194,14 +194,13 @@ def moments(
     x, centre, scale = data.in_own_units()
     beside = _beside(data, message.settings, site.limits)
     more = 1 + len(beside)
-    # One column after the other: so most is asked of them.
     p = x.shape[1]
-    z = np.empty((len(x), p + more), order="F")
-    for start in range(0, len(x), _TURNED):
-        z[start : start + _TURNED, :p] = x[start : start + _TURNED]
-    for place, column in enumerate((y, *beside), p):
-        z[:, place] = column
-    ends = np.stack([z.min(axis=0, initial=np.inf), z.max(axis=0, initial=-np.inf)])
+    z = side_by_side(x, (y, *beside))
+    if len(x) <= _MANY:
+        z = np.asarray(z)
+    parts = (x, *(column[:, None] for column in (y, *beside)))
+    some = [(a.min(axis=0, initial=np.inf), a.max(axis=0, initial=-np.inf)) for a in parts]
+    ends = np.concatenate(some, axis=1)
     if not (np.abs(ends) <= _LARGEST).all():
         raise DataError.shared(_NOT_FINITE)
     cells: dict[str, Any] = {
