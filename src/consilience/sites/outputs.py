@@ -25,7 +25,7 @@ from consilience.arrays import pa, pc
 from consilience.exceptions import ProtocolError, RunError, WireError
 from consilience.protocol.method import SiteData, get_method
 from consilience.sites.site_store import File, SiteStore
-from consilience.wire.codec import pack, unpack
+from consilience.wire.codec import pack, pack_parts, unpack
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,20 +173,25 @@ def encode_outputs(
     files: dict[str, File] = {}
     # Steps put out one column each: the table grows over the rounds of a run.
     columns = dict(earlier)
-    # Rows that were matched with other sites' are in another order than in the table.
-    order = np.argsort(data.rows, kind="stable")
+    rows, order = data.rows, None
+    if (rows[1:] < rows[:-1]).any():
+        # Rows that were matched with other sites' are in another order than in the table.
+        order = np.argsort(rows, kind="stable")
+        rows = rows[order]
     for name, value in outputs.items():
         if hasattr(value, "to_arrays"):
             files[PREDICTOR] = pack(value.to_arrays())
         elif isinstance(value, np.ndarray) and len(value) == data.n_rows:
-            columns[name] = value[order]
+            columns[name] = value.copy() if order is None else value[order]
         else:
             raise ProtocolError(f"site output {name!r} does not have one entry for each row")
     if columns:
         # In the order of the table, so that this run and the next one have one order of rows.
-        files[ROWS] = pack({"rows": np.sort(data.rows), "columns": columns})
-        n, ids = max(data.n_read, data.n_rows), None if data.id is None else data.id[order]
-        files[TABLE] = partial(_table, columns, np.sort(data.rows), n, ids)
+        whole = {"rows": rows, "columns": columns}
+        pack_parts(whole)  # to see that it can be: columns may be long, and are packed when written
+        files[ROWS] = partial(pack, whole)
+        ids = data.id if data.id is None or order is None else data.id[order]
+        files[TABLE] = partial(_table, columns, rows, max(data.n_read, data.n_rows), ids)
     return files
 
 
