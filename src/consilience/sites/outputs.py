@@ -182,7 +182,9 @@ def encode_outputs(
         if hasattr(value, "to_arrays"):
             files[PREDICTOR] = pack(value.to_arrays())
         elif isinstance(value, np.ndarray) and len(value) == data.n_rows:
-            columns[name] = value.copy() if order is None else value[order]
+            # What nobody can write in stays as it is until it is packed.
+            others = value.flags.writeable or not value.flags.owndata
+            columns[name] = value[order] if order is not None else value.copy() if others else value
         else:
             raise ProtocolError(f"site output {name!r} does not have one entry for each row")
     if columns:

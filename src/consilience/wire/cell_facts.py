@@ -44,6 +44,7 @@ def cell_facts(
     records, share = np.zeros(d, dtype=np.int64), np.zeros(d)
     known = np.full(d, n, dtype=np.int64)
     for j in range(d):
+        column = head = size = np.empty(0)  # the one before goes first
         column = _column(x, j, about)
         if alone:
             with np.errstate(invalid="ignore", over="ignore"):

@@ -803,6 +803,7 @@ class _Seen:
             some = start + np.flatnonzero(~turned.any(axis=1))
             at[some] = most[some] = n
         for j in np.flatnonzero(~distinct & (at == 0)).tolist():
+            column = np.empty(0)  # the one before goes first
             column = np.ascontiguousarray(x[:, j])
             if len(column):
                 ends[:, j] = column.min(), column.max()

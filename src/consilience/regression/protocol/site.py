@@ -89,13 +89,14 @@ def response_of(family: str, data: SiteData) -> FloatArray:
         # Of a response that may not be told the site has blanked the content: then all are 0.
         return np.asarray(y == second, dtype=float)
     y = np.asarray(y, dtype=float)
-    fits = {
-        **dict.fromkeys(("binomial", kernels.COX), bool(((y == 0) | (y == 1)).all())),
-        **dict.fromkeys(("poisson", kernels.NEGATIVE), bool(((y >= 0) & (y == np.floor(y))).all())),
-        # a blanked response is 0
-        "gamma": bool((y > 0).all() or not y.any()),
-    }
-    if not fits.get(family, True):
+    fits = True
+    if family in ("binomial", kernels.COX):
+        fits = bool(((y == 0) | (y == 1)).all())
+    elif family in ("poisson", kernels.NEGATIVE):
+        fits = bool(((y >= 0) & (y == np.floor(y))).all())
+    elif family == "gamma":  # a blanked response is 0
+        fits = bool((y > 0).all() or not y.any())
+    if not fits:
         raise DataError.shared(f"the response of a {family} regression must be {WANTED[family]}")
     return y
 
@@ -761,8 +762,10 @@ def conclude(
         )
         site.output("predictor", predictor)
         fitted = predictor.mean_of(x, data.offset)
-        site.output("fitted", fitted)
-        site.output("residual", y - fitted if residual is None else residual)
+        residual = y - fitted if residual is None else residual
+        for name, column in (("fitted", fitted), ("residual", residual)):
+            column.flags.writeable = False
+            site.output(name, column)
     return messages.Concluded(), {}
 
 
