@@ -64,8 +64,12 @@ class SideBySide:
         return (self[:, j] for j in range(self.shape[1]))
 
     def __getitem__(self, key: Any) -> Any:
-        """Some rows as a copy; or of all rows one column, neighbours, or a copy of some columns."""
+        """Some rows, or some columns of these, as a copy; of all rows a column, or neighbours."""
         p = self._x.shape[1]
+        if isinstance(key, tuple) and not isinstance(key[0], slice):
+            if np.ndim(key[1]) == 0:
+                return self[:, key[1]][key[0]]
+            return np.ascontiguousarray(self[np.ravel(key[0])][:, np.ravel(key[1])])
         if not isinstance(key, tuple):
             if isinstance(key, slice) and key == slice(None):
                 return self
@@ -107,6 +111,20 @@ def as_floats(x: Any) -> FloatArray:
 def by_column(x: FloatArray) -> FloatArray:
     """A table with each column in one piece."""
     return x if x.flags.f_contiguous else np.asfortranarray(x)
+
+
+AT_ONCE = 1 << 16
+"""Rows that are looked at together, so that of a long table no further one is made."""
+
+
+def ends_of(x: FloatArray) -> FloatArray:
+    """Least and largest value of each column (2, p); of no row infinite ones."""
+    low, high = np.full(x.shape[1], np.inf), np.full(x.shape[1], -np.inf)
+    for start in range(0, len(x), AT_ONCE):
+        some = x[start : start + AT_ONCE]
+        np.minimum(low, some.min(axis=0), out=low)
+        np.maximum(high, some.max(axis=0), out=high)
+    return np.stack([low, high])
 
 
 def all_finite(column: FloatArray) -> bool:

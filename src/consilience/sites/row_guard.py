@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import BoolArray, FloatArray, IntArray
+from consilience.arrays import AT_ONCE, BoolArray, FloatArray, IntArray, side_by_side
 from consilience.exceptions import DataError
 from consilience.protocol.method import EDGES, Method, OtherRuns, SiteData
 from consilience.protocol.phases.holdout import parts_of_table
@@ -611,12 +611,15 @@ def _part(x: FloatArray, rows: Mask, columns: IntArray) -> FloatArray:
 
 
 def _side_by_side(columns: Sequence[FloatArray], n_rows: int) -> FloatArray:
-    """Columns as a table; the table itself where they are all of it, in its order."""
+    """Columns as a table; the table itself where the first ones are all of it, in its order."""
     whole = columns[0].base if columns else None
-    if whole is not None and whole.shape == (n_rows, len(columns)) and whole.flags.c_contiguous:
+    if whole is not None and whole.ndim == 2 and len(whole) == n_rows and whole.flags.c_contiguous:
+        first, more = columns[: whole.shape[1]], columns[whole.shape[1] :]
         own = [part.__array_interface__ for part in whole.T]
-        if all(one.__array_interface__ == of for one, of in zip(columns, own, strict=True)):
-            return whole
+        if [one.__array_interface__ for one in first] == own:
+            # Short ones are quicker in one piece.
+            if not more or n_rows > AT_ONCE:
+                return side_by_side(whole, more) if more else whole
     x = np.zeros((n_rows, len(columns)))
     for j, one in enumerate(columns):
         x[:, j] = one
@@ -680,7 +683,7 @@ def _of_one(x: FloatArray, joint: BoolArray, limits: Limits) -> BoolArray:
         squares = (column - np.nanmean(column)) ** 2
         alone[j] = np.nanmax(squares) > limits.max_share * np.nansum(squares)
     left = np.flatnonzero(joint & ~alone)
-    weights = outweighed(x[:, left], limits.max_share) if len(left) > 1 else None
+    weights = outweighed(x, limits.max_share, left) if len(left) > 1 else None
     if weights is not None:
         heavy = left[np.argsort(np.abs(weights))[-2:]]
         found[np.ix_(heavy, heavy)] = True

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import BoolArray, FloatArray
+from consilience.arrays import AT_ONCE, BoolArray, FloatArray, ends_of
 
 
 def coarse(
@@ -356,14 +356,16 @@ def finer_between(x: FloatArray, least: int) -> BoolArray:
     """
     p = x.shape[1]
     found = np.zeros((p, p), dtype=bool)
-    rows = np.flatnonzero(np.isfinite(x).all(axis=1))
+    # A million rows are not copied.
+    starts = range(0, len(x), AT_ONCE)
+    fine = [np.isfinite(x[start : start + AT_ONCE]).all(axis=1) for start in starts]
+    rows = np.flatnonzero(np.concatenate([*fine, np.zeros(0, dtype=bool)]))
     if p < 2 or len(rows) < _OF:
         return found
     rng = np.random.default_rng(len(rows))
     picks = x[rows[rng.integers(len(rows), size=(_SAMPLES // 3, _OF))]].transpose(2, 0, 1)
     first, second = np.triu_indices(p, 1)
-    whole = x if len(rows) == len(x) else x[rows]  # a million rows are not copied
-    low, high = whole.min(axis=0), whole.max(axis=0)
+    low, high = ends_of(x if len(rows) == len(x) else x[rows])
     span, size = high - low, np.maximum(np.abs(low), np.abs(high))
     own = _largest_steps(picks, _resolution(span, size))
     for start in range(0, len(first), _PAIRS):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from consilience.arrays import BoolArray, FloatArray, IntArray
+from consilience.arrays import AT_ONCE, BoolArray, FloatArray, IntArray
 from consilience.wire.moment_facts import Coded
 from consilience.wire.support import Limits
 
@@ -54,7 +54,7 @@ def equations(
     together = np.flatnonzero(joint[columns])
     if len(together) < 2:
         return []
-    weights = outweighed(z[:, together], limits.max_share)
+    weights = outweighed(z, limits.max_share, together)
     if weights is not None:
         return [_named(columns[together], weights, 0.1)]
     kin = {j: set(group.columns) for group in coded for j in group.columns}
@@ -130,27 +130,39 @@ def _with_ones(z: FloatArray) -> FloatArray:
     return np.column_stack([np.ones(len(z)), z])
 
 
-def outweighed(z: FloatArray, max_share: float) -> FloatArray | None:
-    """Weights of the columns in a combination whose squares are mostly one record's, if there is.
+def outweighed(
+    x: FloatArray, max_share: float, columns: IntArray | slice = slice(None)
+) -> FloatArray | None:
+    """Weights of some columns in a combination whose squares are mostly one record's, if there is.
 
     The largest share of a record in the squares of any combination about its mean is its leverage.
     A record may have as much of a combination as halfway from `max_share` to all: with as many
     columns as few records allow some record often has half by chance.
     """
-    z = z[np.isfinite(z).all(axis=1)]
-    if not z.size:
+
+    def known() -> Iterator[FloatArray]:
+        for start in range(0, len(x), AT_ONCE):  # so that of a long table no copy is made
+            part = x[start : start + AT_ONCE][:, columns]
+            yield part[np.isfinite(part).all(axis=1)]
+
+    n = sum(map(len, known()))
+    if not n or max_share >= 1:
         return None
-    centred = z - z.mean(axis=0)
-    centred = centred / np.maximum(np.abs(centred).max(axis=0), 1e-300)
-    values, vectors = np.linalg.eigh(centred.T @ centred)
+    mean = np.asarray(sum(part.sum(axis=0) for part in known())) / n
+    peak = np.max([np.abs(part - mean).max(axis=0, initial=0.0) for part in known()], axis=0)
+    peak = np.maximum(peak, 1e-300)
+    gram = np.asarray(sum(away.T @ away for away in ((part - mean) / peak for part in known())))
+    values, vectors = np.linalg.eigh(gram)
     kept = values > 1e-12 * max(float(values[-1]), 1e-300)
-    scores = centred @ (vectors[:, kept] / np.sqrt(values[kept]))
-    leverage = (scores**2).sum(axis=1)
-    worst = int(np.argmax(leverage))
-    if leverage[worst] <= (1 + max_share) / 2 or max_share >= 1:
+    turn, most, worst = vectors[:, kept] / np.sqrt(values[kept]), 0.0, np.zeros(int(kept.sum()))
+    for part in known():
+        scores = ((part - mean) / peak) @ turn
+        leverage = (scores**2).sum(axis=1)
+        if leverage.max(initial=0.0) > most:
+            most, worst = float(leverage.max()), scores[int(np.argmax(leverage))]
+    if most <= (1 + max_share) / 2:
         return None
-    weights = (vectors[:, kept] / np.sqrt(values[kept])) @ scores[worst]
-    return np.asarray(weights * centred.std(axis=0))
+    return np.asarray((turn @ worst) * np.sqrt(np.diag(gram) / n))
 
 
 # ------------------------------------------------------------------------ products of two equations

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.arrays import FloatArray, IntArray, side_by_side
+from consilience.arrays import FloatArray, IntArray, ends_of, side_by_side
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.numerics.row_units import times_of
 from consilience.parameters import plain
@@ -199,9 +199,7 @@ def moments(
     z = side_by_side(x, (y, *beside))
     if len(x) <= _MANY:
         z = np.asarray(z)
-    parts = (x, *(column[:, None] for column in (y, *beside)))
-    some = [(a.min(axis=0, initial=np.inf), a.max(axis=0, initial=-np.inf)) for a in parts]
-    ends = np.concatenate(some, axis=1)
+    ends = ends_of(z)
     if not (np.abs(ends) <= _LARGEST).all():
         raise DataError.shared(_NOT_FINITE)
     cells: dict[str, Any] = {
