@@ -59,7 +59,7 @@ class SideBySide:
         return self.shape[0]
 
     @property
-    def T(self) -> Iterator[FloatArray]:  # noqa: N802  as of an array
+    def T(self) -> Iterator[FloatArray]:
         """One column after the other."""
         return (self[:, j] for j in range(self.shape[1]))
 
@@ -73,8 +73,8 @@ class SideBySide:
         if not isinstance(key, tuple):
             if isinstance(key, slice) and key == slice(None):
                 return self
-            more = (one[key][..., None] for one in self._more)
-            return np.concatenate([self._x[key], *more], axis=-1)
+            parts = (one[key][..., None] for one in self._more)
+            return np.concatenate([self._x[key], *parts], axis=-1)
         columns = np.arange(self.shape[1])[key[1]]
         if columns.ndim == 0:
             # A view in either case, so that nobody takes a column for a copy of his own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -569,3 +570,21 @@ def test_long_tails_that_mislead_the_start_are_no_separation(seed: int) -> None:
     model = sm.GLM(rows["y"], sm.add_constant(rows[["u", "v"]]), family=sm.families.Poisson())
     np.testing.assert_allclose(result.estimate, model.fit(tol=1e-12).params, rtol=1e-8)
     assert result.rounds < 16
+
+
+@pytest.mark.parametrize(
+    ("family", "policy"),
+    [("gaussian", "strict"), *itertools.product(FAMILIES, ("simulation", "consortium"))],
+)
+def test_long_tables_tell_the_same_without_a_copy(
+    monkeypatch: pytest.MonkeyPatch, family: str, policy: str
+) -> None:
+    def told() -> list[Any]:
+        result = fitted(tables_of(family, sizes=(5000, 4500, 9000)), policy, family=family)
+        return [result.estimate, result.error, result.covariance, result.deviance]
+
+    whole = told()
+    monkeypatch.setattr("consilience.regression.protocol.site._MANY", 4096)
+    monkeypatch.setattr("consilience.sites.row_guard.AT_ONCE", 4096)
+    for one, other in zip(told(), whole, strict=True):
+        np.testing.assert_array_equal(one, other)

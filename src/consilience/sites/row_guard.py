@@ -616,10 +616,9 @@ def _side_by_side(columns: Sequence[FloatArray], n_rows: int) -> FloatArray:
     if whole is not None and whole.ndim == 2 and len(whole) == n_rows and whole.flags.c_contiguous:
         first, more = columns[: whole.shape[1]], columns[whole.shape[1] :]
         own = [part.__array_interface__ for part in whole.T]
-        if [one.__array_interface__ for one in first] == own:
-            # Short ones are quicker in one piece.
-            if not more or n_rows > AT_ONCE:
-                return side_by_side(whole, more) if more else whole
+        there = [one.__array_interface__ for one in first] == own
+        if there and (not more or n_rows > AT_ONCE):  # short ones are quicker in one piece
+            return side_by_side(whole, more) if more else whole
     x = np.zeros((n_rows, len(columns)))
     for j, one in enumerate(columns):
         x[:, j] = one

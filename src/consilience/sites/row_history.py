@@ -305,8 +305,8 @@ def row_keys(content: NDArray[np.uint64], secret: bytes) -> Keys:
     """
     first_half, second_half = (np.uint64(int.from_bytes(secret[i : i + 8])) for i in (0, 8))
     keys = np.empty(len(content), dtype=np.uint64)
-    for start in range(0, len(keys), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
+    for at in range(0, len(keys), _AT_ONCE):
+        part = slice(at, at + _AT_ONCE)
         keys[part] = mixed(mixed(content[part] ^ first_half) ^ second_half) & _BITS
     if _all_differ(keys):  # nearly always: then no two rows are alike
         return keys
