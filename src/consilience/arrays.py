@@ -66,7 +66,11 @@ class SideBySide:
     def __getitem__(self, key: Any) -> Any:
         """Some rows, or some columns of these, as a copy; of all rows a column, or neighbours."""
         p = self._x.shape[1]
+        if isinstance(key, tuple) and isinstance(key[0], slice) and key[0] != slice(None):
+            return self[key[0]][:, key[1]]
         if isinstance(key, tuple) and not isinstance(key[0], slice):
+            if np.ndim(key[0]) == np.ndim(key[1]) == 1:
+                raise TypeError("rows and columns of a table side by side are given by np.ix_")
             if np.ndim(key[1]) == 0:
                 return self[:, key[1]][key[0]]
             return np.ascontiguousarray(self[np.ravel(key[0])][:, np.ravel(key[1])])
@@ -79,7 +83,7 @@ class SideBySide:
         if columns.ndim == 0:
             # A view in either case, so that nobody takes a column for a copy of his own.
             return self._x[:, columns] if columns < p else self._more[columns - p][:]
-        if isinstance(key[1], slice):
+        if isinstance(key[1], slice) and key[1].step in (None, 1):
             first, stop, _ = key[1].indices(self.shape[1])
             more = self._more[max(first - p, 0) : max(stop - p, 0)]
             return side_by_side(self._x[:, first : min(stop, p)], more)

@@ -17,6 +17,7 @@ from consilience.completion.federated_pca import site as groups
 from consilience.completion.federated_pca.messages import Moments, Settings
 from consilience.sites import prepare, row_guard
 from consilience.sites.policy import Policy
+from consilience.sites.row_guard import View, failing
 from consilience.testing.fakes import members
 from consilience.wire import digits, moment_facts
 from tests.security.test_detection import told
@@ -233,3 +234,16 @@ def test_few_of_a_group_that_are_many_of_all(kind: str, monkeypatch: pytest.Monk
     assert told(site_of(table), "one", list(table), 5)[0].tolist() == [N]
     monkeypatch.setattr(groups, "_of_few", lambda *_: False)
     assert len(told(site_of(table), "one", list(table), 5)[0]) == 5
+
+
+def test_one_of_very_many_rows_breaks_an_equation() -> None:
+    """Also one that is not among the rows at which the guard looks first."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(1, 3, size=(60_000, 3))
+    x[:, 2] = np.where(rng.random(60_000) < 0.4, 0.0, x[:, 0] + x[:, 1])
+    every, none = np.ones(3, dtype=bool), np.zeros(3, dtype=bool)
+    view = View(rows=np.ones(60_000, dtype=bool), told=every, joint=every, fixed=none)
+    limits = Policy.from_settings("strict").limits
+    assert not failing(x, [view], every, limits).any()
+    x[7, 2] = 1.7
+    assert failing(x, [view], every, limits).tolist() == [False, False, True]

@@ -75,7 +75,10 @@ class Villain:
         self.site, self.run, self.method = site, run, method
         self.asked, self.last = 0, (0, 0)
         preparation = Preparation(
-            missing=missing, indicators=indicators or {}, categorical=categorical
+            missing=missing,
+            standardize="pooled",
+            indicators=indicators or {},
+            categorical=categorical,
         )
         rules = json.dumps(dataclasses.asdict(preparation))
         text = json.dumps(dataclasses.asdict(Columns(features=tuple(features), **roles)))

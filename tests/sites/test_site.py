@@ -31,8 +31,10 @@ NAMES = ("x0", "x1")
 
 
 def opening(names: tuple[str, ...] = NAMES, study: str = "") -> bytes:
+    """Of a study that scales its columns; one that is given says how by itself."""
     columns = json.dumps(dataclasses.asdict(Columns(features=names)))
-    preparation = json.dumps(dataclasses.asdict(Preparation()))
+    given = Preparation() if study else Preparation(standardize="pooled")
+    preparation = json.dumps(dataclasses.asdict(given))
     return encode_message(
         Open(
             columns=columns,

@@ -62,6 +62,18 @@ def test_equations_of_second_degree(made: str, few: int) -> None:
     assert not equations(x, np.arange(5) != 2, LIMITS), "without products of one of them"
 
 
+@pytest.mark.parametrize(("n", "flagged"), [(500, 40), (2000, 40), (10_000, 100)])
+def test_a_column_that_few_of_a_sample_have_hides_no_equation(n: int, flagged: int) -> None:
+    rng = np.random.default_rng(n)
+    x = rng.uniform(1, 3, size=(n, 4))
+    x[:, 2] = np.where(rng.random(n) < 0.4, 0.0, x[:, 0] + x[:, 1])
+    x[:, 3] = rng.permutation(n) < flagged
+    assert not equations(x, joint(x), LIMITS)
+    x[7, 2] = 1.7
+    assert {0, 1, 2} <= set(equations(x, joint(x), LIMITS)[0])
+    assert equations(x[8:], joint(x), LIMITS, some=True), "one of the others may break it"
+
+
 def test_of_many_columns_products_of_linear_equations_only() -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(1, 3, size=(2000, 16))

@@ -574,7 +574,7 @@ def failing(
             # What enough of some rows have enough of all have.
             some = slice(None, None, max(len(own) // _SAMPLE, 1))
             few = None if inside is None else inside[some]
-            part = _bad(own[some], joint, few, limits, inner)
+            part = _bad(own[some], joint, few, limits, inner, some.step > 1)
             if some.step > 1 and part.any():
                 part = _bad(own, joint, inside, limits, inner)
             if some.step > 1 and limits.max_detection < np.inf:
@@ -696,6 +696,7 @@ def _bad(
     inside: FloatArray | None,
     limits: Limits,
     coded: Sequence[Coded],
+    some: bool = False,
 ) -> BoolArray:
     """Pairs of columns of which not both may be told, and on the diagonal columns that may not.
 
@@ -721,7 +722,7 @@ def _bad(
     sets = left_over(x[:, free], least, coded)
     sets += hanging_together(x[:, free], least, joint[free], coded)
     if limits.max_detection < np.inf:
-        sets += equations(x[:, free], joint[free], limits, coded)
+        sets += equations(x[:, free], joint[free], limits, coded, some)
     for columns in sets:
         bad[np.ix_(free[columns], free[columns])] = True
     bad[np.diag_indices(p)] = alone

@@ -29,7 +29,11 @@ _HOLDS = 1e-7
 
 
 def equations(
-    x: FloatArray, joint: BoolArray, limits: Limits, coded: Sequence[Coded] = ()
+    x: FloatArray,
+    joint: BoolArray,
+    limits: Limits,
+    coded: Sequence[Coded] = (),
+    some: bool = False,
 ) -> list[list[int]]:
     """Sets of columns of which a combination rests on few records, or mostly on one.
 
@@ -42,6 +46,8 @@ def equations(
     limits : Limits
     coded : sequence of Coded
         Of a whole category one level is left out: everybody knows that they add up to 1.
+    some : bool
+        Whether these are some of many records: then others may break what all of these keep to.
     """
     spare = {group.columns[-1] for group in coded if group.whole}
     z, columns = _in_units(x, [j for j in range(x.shape[1]) if j not in spare][:_MOST])
@@ -59,7 +65,7 @@ def equations(
         return [_named(columns[together], weights, 0.1)]
     kin = {j: set(group.columns) for group in coded for j in group.columns}
     given = z[:, together], columns[together], kin, limits.min_records, rng
-    return _products(*given) or _second_degree(*given)
+    return _products(*given) or _second_degree(*given, some)
 
 
 def _in_units(x: FloatArray, places: Sequence[int]) -> tuple[FloatArray, IntArray]:
@@ -82,27 +88,20 @@ def _named(columns: IntArray, weights: FloatArray, least: float = 1e-5) -> list[
     return sorted(columns[used].tolist())
 
 
-def _relation(
-    z: FloatArray,
-    least: int,
-    rng: np.random.Generator,
-    terms: Callable[[FloatArray], FloatArray] = lambda z: z,
-    some: int = 0,
-) -> FloatArray | None:
-    """Weights in a linear equation that `some` records do not keep to, but fewer than `least`.
+def _relation(z: FloatArray, least: int, rng: np.random.Generator) -> FloatArray | None:
+    """Weights of the columns in a linear equation that fewer than `least` records do not keep to.
 
-    Of the columns, or of other terms of a record. Samples grow, since few records of columns of few
-    values agree in further equations by chance.
+    Samples grow, since few records of columns of few values agree in further equations by chance.
     """
-    n, p = len(z), terms(z[:1]).shape[1]
+    n, p = z.shape
     for size in sorted({min(k, n - 1) for k in (p + 2, 2 * p + 4, 4 * p + 8)}):
         picks = (
             np.argsort(rng.random((_SAMPLES, n)), axis=1)[:, :size]
             if n < 4 * size
             else (rng.integers(n, size=(_SAMPLES, size)))
         )
-        parts = _with_ones(terms(z[picks.ravel()])).reshape(_SAMPLES, size, p + 1)
-        left, values, vectors = np.linalg.svd(parts, full_matrices=True)
+        parts = _with_ones(z[picks.ravel()]).reshape(_SAMPLES, size, p + 1)
+        _, values, vectors = np.linalg.svd(parts, full_matrices=True)
         null = np.zeros((_SAMPLES, p + 1), dtype=bool)
         null[:, values.shape[1] :] = True
         null[:, : values.shape[1]] = values < _EXACT * values[:, :1]
@@ -110,19 +109,57 @@ def _relation(
             return None  # what holds for all but few holds in some sample
         for sample in np.flatnonzero(null.any(axis=1)):
             basis = vectors[sample][null[sample]]
-            off = 0
-            for start in range(0, n, _BLOCK):
-                part = _with_ones(terms(z[start : start + _BLOCK]))
-                off += int((np.abs(part @ basis.T) > _HOLDS).any(axis=1).sum())
-                if off >= least:
-                    break
-            if some and off:
-                # Rows that alone stand against an equation: it was made to hold for them.
-                kept = left[sample][:, : values.shape[1]][:, ~null[sample, : values.shape[1]]]
-                of = np.unique(picks[sample], return_inverse=True)[1].ravel()
-                off += int((np.bincount(of, (kept**2).sum(axis=1)) > 1 - _HOLDS).sum())
-            if some <= off < least:
+            if len(_off(z, basis, least, lambda z: z)) < least:
                 return np.asarray(np.abs(basis[:, 1:]).max(axis=0))
+    return None
+
+
+def _off(
+    z: FloatArray, basis: FloatArray, least: int, terms: Callable[[FloatArray], FloatArray]
+) -> IntArray:
+    """Records that do not keep to equations of their terms; of more than `least` some."""
+    found, blocks = np.zeros(0, dtype=np.int64), iter(range(0, len(z), _BLOCK))
+    while len(found) < least and (start := next(blocks, None)) is not None:
+        part = _with_ones(terms(z[start : start + _BLOCK]))
+        apart = np.flatnonzero((np.abs(part @ basis.T) > _HOLDS).any(axis=1))
+        found = np.append(found, start + apart)
+    return found
+
+
+def _broken(
+    z: FloatArray,
+    least: int,
+    rng: np.random.Generator,
+    terms: Callable[[FloatArray], FloatArray],
+    some: bool,
+) -> FloatArray | None:
+    """Weights of terms in an equation that some records do not keep to, but fewer than `least`.
+
+    Of some of many records, also in one that all of these keep to.
+    """
+    n, q = len(z), terms(z[:1]).shape[1]
+    for size in (q + 2, 2 * q + 4):
+        held = False
+        for _ in range(_SAMPLES):
+            rows = rng.choice(n, min(size, n - 1), replace=False)
+            for _ in range(_PASSES):
+                left, values, vectors = np.linalg.svd(_with_ones(terms(z[rows])))
+                null = np.append(values < _EXACT * values[0], np.ones(q + 1 - len(values), bool))
+                if not null.any():
+                    break
+                held, basis = True, vectors[null]
+                off = _off(z, basis, least, terms)
+                # Rows that alone stand against an equation: it was made to hold for them.
+                kept = left[:, : len(values)][:, ~null[: len(values)]]
+                alone = int(((kept**2).sum(axis=1) > 1 - _HOLDS).sum()) if len(off) else 0
+                if (len(off) or some) and len(off) + alone < least:
+                    return np.asarray(np.abs(basis[:, 1:]).max(axis=0))
+                if len(off) < least:
+                    break
+                # Columns that few of the sample have seem to be tied: more rows say whether.
+                rows = np.append(rows, rng.choice(off, min(len(basis), len(off)), replace=False))
+        if not held:
+            return None  # what holds for all but few holds in some sample
     return None
 
 
@@ -199,7 +236,12 @@ def _products(
 
 
 def _second_degree(
-    z: FloatArray, columns: IntArray, kin: dict[int, set[int]], least: int, rng: np.random.Generator
+    z: FloatArray,
+    columns: IntArray,
+    kin: dict[int, set[int]],
+    least: int,
+    rng: np.random.Generator,
+    some: bool,
 ) -> list[list[int]]:
     """Columns of an equation of second degree that some rows do not keep to, but few.
 
@@ -221,7 +263,7 @@ def _second_degree(
     def terms(z: FloatArray) -> FloatArray:
         return np.column_stack([z, z[:, pairs[:, 0]] * z[:, pairs[:, 1]]])
 
-    weights = _relation(z, least, rng, terms, some=1)
+    weights = _broken(z, least, rng, terms, some)
     if weights is None:
         return []
     used = weights > 1e-5 * weights.max()
@@ -276,6 +318,6 @@ def _halves(
 
 
 _LINES = 40
-_BLOCK = 4096
+_BLOCK, _PASSES = 4096, 8
 _MOST_CURVED = 15
 """Columns of which squares and products are looked at: they are 135 terms."""

@@ -110,6 +110,8 @@ def off_both(x: FloatArray, least: int, spiked: IntArray | None = None) -> IntAr
 def _added(x: FloatArray, j: int, columns: FloatArray, sign: float) -> FloatArray:
     """Whole numbers, equal where column j plus or minus another is but for rounding, (n, q)."""
     column = x[:, [j]]
+    # From the least value, so that what is far from nought keeps its digits.
+    column, columns = (v - np.fmin.reduce(v, axis=0, initial=np.inf) for v in (column, columns))
     with np.errstate(invalid="ignore", over="ignore"):
         sizes = (np.fmax.reduce(np.abs(one), axis=0, initial=0.0) for one in (column, columns))
         unit = _DIGITS * sum(sizes)

@@ -174,7 +174,9 @@ def test_the_search_is_the_one_of_the_estimators() -> None:
     none = np.zeros((0, 2), dtype=np.int64)
     names = np.array([f"x{j}" for j in range(5)])
     ids = np.array([str(i) for i in range(60)])
-    matrix = Matrix(entries, "columns", ids, names, none, np.stack([np.zeros(5), np.ones(5)]))
+    matrix = Matrix(
+        entries, "columns", ids, names, none, np.stack([np.zeros(5), np.ones(5)]), entries.values
+    )
     study = ClusterCountStudy(n_clusters=(1, 2, 3, 4), n_init=3)
     made = study.search_matrix(matrix, 17, None)  # type: ignore[arg-type]
     plan = plan_clusters(entries, n_clusters=(1, 2, 3, 4), seed=17, n_init=3)

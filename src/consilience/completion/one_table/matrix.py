@@ -40,10 +40,10 @@ class Matrix:
         Row and column of each line of triplets; empty for columns.
     units : (2, p) array
         Centre and scale of each column, as the preparation applied.
+    as_read : (m,) array
+        Observed values in units of the table as it was read.
     n_repeated : int
         Lines of triplets that repeat the place of another one.
-    as_read : (m,) array or None
-        Observed values of the table as it was read; None where the site has scaled them by itself.
     names : (str, str, str)
         What rows, columns and values are called in the study.
     """
@@ -54,8 +54,8 @@ class Matrix:
     column_names: NDArray[np.str_]
     lines: IntArray
     units: FloatArray
+    as_read: FloatArray
     n_repeated: int = 0
-    as_read: FloatArray | None = None
     names: tuple[str, ...] = ("row", "column", "value")
 
     @property
@@ -154,11 +154,8 @@ def _of_columns(data: SiteData) -> Matrix:
     names = data.rows.astype(np.str_) if data.id is None else data.id
     none = np.zeros((0, 2), dtype=np.int64)
     entries = Entries.of(np.asarray(data.features))
-    kept = data.unscaled is not None or not (units[0].any() or (units[1] != 1).any())
-    read = Entries.of(np.asarray(data.in_own_units()[0])).values if kept else None
-    return Matrix(
-        entries, COLUMNS, names, np.asarray(data.feature_names), none, units, as_read=read
-    )
+    read = Entries.of(np.asarray(data.in_own_units()[0])).values
+    return Matrix(entries, COLUMNS, names, np.asarray(data.feature_names), none, units, read)
 
 
 def _of_triplets(data: SiteData, duplicates: str) -> Matrix:
@@ -172,7 +169,7 @@ def _of_triplets(data: SiteData, duplicates: str) -> Matrix:
     entries = Entries.from_triplets(lines[:, 0], lines[:, 1], values, shape, duplicates=duplicates)
     units = np.stack([np.zeros(len(columns)), np.ones(len(columns))])
     repeated = int((~np.isnan(values)).sum()) - entries.n_observed
-    return Matrix(entries, TRIPLETS, rows, columns, lines, units, repeated, entries.values)
+    return Matrix(entries, TRIPLETS, rows, columns, lines, units, entries.values, repeated)
 
 
 # --- Tables that a completed matrix leaves at its site.

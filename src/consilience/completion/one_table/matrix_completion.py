@@ -93,7 +93,7 @@ class MatrixCompletionResult(EntryStudyResult):
         more figures than rows.
     center : {"none", "columns", "rows-and-columns", "auto"}
         What was taken off first; "auto" where the table decided it and there are more figures than
-        rows, or the site has scaled columns by itself: its own log says whether rows were, too.
+        rows: the site's own log says whether rows were, too.
     grid : {"auto", "given"}
     holdout : float
     n_final : int
@@ -315,11 +315,9 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
             ratings = self._like_ratings(matrix, site.limits)
             center = "rows-and-columns" if ratings else "columns"
             made = dataclasses.replace(self, center=center).search_matrix(matrix, seed, site)
-            # if there is room left; of scaled values one row decides what is lost by rounding
-            told = {} if matrix.as_read is None else {"center": CENTRES.index(center)}
             return dataclasses.replace(
                 made,
-                figures={**made.figures, **told},
+                figures={**made.figures, "center": CENTRES.index(center)},  # if there is room left
                 remarks=(*([_RATINGS] if ratings else []), *made.remarks),
             )
         entries = matrix.entries
@@ -382,11 +380,7 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
 
     def _like_ratings(self, matrix: Matrix, limits: Limits) -> bool:
         """Whether the table looks like ratings, in its own units: preparation may have others."""
-        entries, values = matrix.entries, matrix.as_read
-        if values is None:
-            values = matrix.in_units(entries.values, entries.columns)
-            values = np.round(values / np.abs(matrix.units).max(), 9)
-        found = rating_values(entries.with_values(values), limits.min_records)
+        found = rating_values(matrix.entries.with_values(matrix.as_read), limits.min_records)
         return found > 0 and self.model != "ppca"
 
     def _begins_at_one_row(self, train: Entries, first: float, limits: Limits) -> bool:

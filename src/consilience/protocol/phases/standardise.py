@@ -141,6 +141,7 @@ def apply(message: Scale, data: SiteData, state: State, site: SiteContext) -> tu
         raise ProtocolError.shared(sentence)
     pooled = rules.get("standardize", "pooled") == "pooled" or site.followed is not None
     given = (message.centre.value != 0).any() or (message.scale.value != 1).any()
+    given = given and not message.own
     if (rules and message.own != (rules["standardize"] == "site")) or (given and not pooled):
         raise ProtocolError.shared("columns are scaled as the study's preparation says")
     return Applied(), state
