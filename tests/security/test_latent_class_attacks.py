@@ -681,8 +681,10 @@ def test_units_of_a_site_of_its_own_hide_no_few() -> None:
     message = Scale(own=True, fill=nothing, centre=nothing, scale=relayed(np.ones(1), AGGREGATE))
     villain.ask("standardise.apply", message)
     assert np.isnan(villain.offer()[0]).all()
-    with pytest.raises(Refused, match="as the study's preparation says"):
-        Villain(copy_of_y()).open().ask("standardise.apply", message)
+    twice = dataclasses.replace(message, own=False, scale=relayed(np.full(1, 2.0), AGGREGATE))
+    for made in (message, twice):
+        with pytest.raises(Refused, match="as the study's preparation says"):
+            Villain(copy_of_y()).open().ask("standardise.apply", made)
 
 
 def test_an_offer_that_rests_on_one_event_where_its_units_are_is_withheld() -> None:
