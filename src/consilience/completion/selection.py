@@ -506,7 +506,7 @@ class RankCV(ModelSearch):
         or more), and nothing otherwise.
     scale : {"none", "columns"}
         For columns of unequal noise, or in different units. "columns" divides columns by the
-        standard deviations of their observed entries. Where folds then choose a rank above 0, it
+        standard deviations of their observed entries. Where the best rank by folds is above 0, it
         divides them by their root mean squared held-out errors, too (at least a tenth), and
         searches again. Errors are those of scaled entries.
     refit : bool
