@@ -141,7 +141,7 @@ def _apart(data: SiteData, settings: messages.Settings) -> tuple[SiteData, Float
 
 
 def withheld(data: SiteData, settings: messages.Settings, limits: Limits) -> tuple[str, ...]:
-    """Columns that `moments` would not tell, but for those of one weight; none where cells are empty.
+    """Columns that `moments` would not tell by its first look; none where cells are empty.
 
     Raises
     ------
